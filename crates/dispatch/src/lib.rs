@@ -1,0 +1,13 @@
+//! Dispatches requests leased from Postgres to the backends that answer them.
+//!
+//! [`Dispatcher`] is a whole process's work: it shares each queue with its peers by leasing partitions, polls
+//! what it holds, asks gates, runs the calls in pools, and settles every outcome. [`Consumer`] is the lease
+//! protocol of one queue by itself, for who wants to bring the rest.
+
+pub mod backend;
+pub mod config;
+pub mod duration;
+pub mod retry;
+mod dispatcher;
+
+pub use dispatcher::{Dispatcher, DrainReport, Readiness, StartError};

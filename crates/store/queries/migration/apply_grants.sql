@@ -1,0 +1,2 @@
+-- leasehold_store::Store::migrate
+SELECT apply_grants()

@@ -1,0 +1,2 @@
+-- leasehold_store::Store::configure_queue
+SELECT configure_queue($1, $2)

@@ -1,0 +1,2 @@
+-- leasehold_store::Store::cancel
+SELECT cancel($1)

@@ -1,0 +1,7 @@
+-- leasehold_store::Store::defer
+UPDATE requests r SET epoch = 0, attempt = 0, deliveries = r.deliveries - 1, ready = false,
+    due_at = least(clock_timestamp() + i.delay * interval '1 second', r.deadline)
+FROM unnest($2::text[], $3::text[], $4::bigint[], $5::float8[]) AS i (id, token, attempt, delay), partitions p
+WHERE r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0
+    AND p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $1 AND p.epoch = r.epoch
+RETURNING i.id, i.token, i.attempt

@@ -1,0 +1,2 @@
+-- leasehold_store::Store::dispatch
+SELECT * FROM dispatch($1, $2, $3, $4)

@@ -1,0 +1,3 @@
+-- leasehold_store::Store::has_requests
+SELECT EXISTS (SELECT FROM requests WHERE queue_id = $1 AND ready)
+    OR EXISTS (SELECT FROM requests WHERE queue_id = $1 AND NOT ready)

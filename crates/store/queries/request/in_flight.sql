@@ -1,0 +1,9 @@
+-- leasehold_store::Store::in_flight
+--
+-- Each row carries the snapshot's horizons; where nothing is in flight, one row carries nothing else.
+SELECT r.id, r.token, r.attempt, r.partition_id, r.epoch, pg_snapshot_xmin(pg_current_snapshot())::text,
+    pg_snapshot_xmax(pg_current_snapshot())::text
+FROM (SELECT) AS one
+LEFT JOIN (partitions p
+    JOIN requests r ON r.queue_id = p.queue_id AND r.partition_id = p.partition_id AND r.ready AND r.epoch = p.epoch)
+    ON p.queue_id = $1 AND p.owner = $2

@@ -1,0 +1,21 @@
+-- leasehold_store::Store::reset_stale
+--
+-- Rows that another transaction holds are skipped, and counted as left over: they must be looked at again.
+WITH stale AS MATERIALIZED (
+    SELECT r.ctid
+    FROM partitions p
+    JOIN requests r ON r.queue_id = p.queue_id AND r.partition_id = p.partition_id AND r.ready AND r.epoch <> 0
+        AND r.epoch < p.epoch
+    WHERE p.queue_id = $1 AND p.owner = $2 AND ($3::smallint[] IS NULL OR p.partition_id = ANY ($3))
+), held AS MATERIALIZED (
+    SELECT r.ctid FROM requests r WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM stale)) AND r.ready AND r.epoch <> 0
+    FOR UPDATE SKIP LOCKED
+), reset AS (
+    UPDATE requests r SET epoch = 0, attempt = 0
+    FROM partitions p
+    WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM held)) AND r.ready AND r.epoch <> 0 AND r.epoch < p.epoch
+        AND p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $2
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM reset) AS reset, (SELECT count(*) FROM stale) AS found,
+    pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax

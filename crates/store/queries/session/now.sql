@@ -1,0 +1,2 @@
+-- leasehold_store::Store::now
+SELECT clock_timestamp()

@@ -1,0 +1,132 @@
+//! Reads a connection string without ever repeating it: it may hold a password.
+
+use tokio_postgres::{Config, config::SslMode};
+
+use crate::{Error, StoreOptions, tls::Verify};
+
+/// Settings of every connection. The planner is kept from plans that a fresh table's missing statistics make
+/// look good and that leave dead index entries unmarked; statements run at READ COMMITTED, whatever the
+/// database's default.
+const SESSION_SETTINGS: &str = "-c default_transaction_isolation=read\\ committed -c plan_cache_mode=force_generic_plan \
+     -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_seqscan=off -c jit=off";
+
+pub(crate) struct Dsn {
+    pub(crate) config: Config,
+    pub(crate) verify: Verify,
+}
+
+pub(crate) fn parse(url: &str, options: &StoreOptions) -> Result<Dsn, Error> {
+    if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+        return Err(Error::InvalidDsn("it must begin with postgres:// or postgresql://".into()));
+    }
+    check_schema_name(&options.schema)?;
+    if options.pool_size == 0 {
+        return Err(Error::InvalidDsn("pool_size must be at least 1".into()));
+    }
+    let (url, verify, root_cert) = take_tls_parameters(url)?;
+    let mut config: Config = url.parse().map_err(|e: tokio_postgres::Error| {
+        Error::InvalidDsn(std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string))
+    })?;
+    let verify = match (verify, root_cert) {
+        (true, path) => Verify::Full { root_cert: path },
+        (false, _) => Verify::None,
+    };
+    if matches!(verify, Verify::Full { .. }) {
+        config.ssl_mode(SslMode::Require);
+    }
+    let theirs = config.get_options().unwrap_or_default().to_owned();
+    config.options(format!("{theirs} -c search_path={},pg_temp {SESSION_SETTINGS}", options.schema));
+    if config.get_application_name().is_none() {
+        config.application_name("leasehold");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(std::time::Duration::from_secs(10));
+    }
+    Ok(Dsn { config, verify })
+}
+
+/// A schema's name goes into a search path; a plain identifier needs no quoting anywhere.
+fn check_schema_name(schema: &str) -> Result<(), Error> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let starts_well = schema.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+    if starts_well && schema.len() <= 48 && schema.chars().all(plain) && !schema.starts_with("pg_") {
+        return Ok(());
+    }
+    Err(Error::InvalidDsn(format!(
+        "schema \"{schema}\" must be 1 to 48 lower-case letters, digits and underscores, not begin with a digit or pg_"
+    )))
+}
+
+/// libpq's `sslmode=verify-ca|verify-full` and `sslrootcert`, which the driver does not know. Returns the URL
+/// without them.
+fn take_tls_parameters(url: &str) -> Result<(String, bool, Option<String>), Error> {
+    let Some((base, query)) = url.split_once('?') else { return Ok((url.to_owned(), false, None)) };
+    let (mut verify, mut root_cert, mut kept) = (false, None, Vec::new());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("sslmode", "verify-full" | "verify-ca")) => verify = true,
+            Some(("sslmode", "allow")) => kept.push("sslmode=prefer"),
+            Some(("sslrootcert", path)) => root_cert = Some(decode_percent(path)?),
+            _ => kept.push(pair),
+        }
+    }
+    let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+    Ok((format!("{base}{query}"), verify, root_cert))
+}
+
+fn decode_percent(text: &str) -> Result<String, Error> {
+    let broken = || Error::InvalidDsn("sslrootcert is not a percent-encoded path".into());
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next().ok_or_else(broken)?, rest.next().ok_or_else(broken)?];
+        let digits = std::str::from_utf8(&digits).map_err(|_| broken())?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| broken())?);
+    }
+    String::from_utf8(bytes).map_err(|_| broken())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(url: &str) -> String {
+        match parse(url, &StoreOptions::default()) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("{url} was accepted"),
+        }
+    }
+
+    #[test]
+    fn an_error_never_shows_the_password() {
+        for url in [
+            "mysql://me:hunter2@localhost/db",
+            "postgres://me:hunter2@localhost:notaport/db",
+            "postgres://me:hunter2@localhost/db?nonsense=1",
+            "host=localhost password=hunter2",
+        ] {
+            let message = refused(url);
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_schema_name_that_needs_quoting_is_refused() {
+        for schema in ["", "Upper", "a b", "a;b", "1a", "pg_x", "ä", &"x".repeat(49)] {
+            let options = StoreOptions { schema: schema.into(), ..StoreOptions::default() };
+            assert!(parse("postgres://localhost/db", &options).is_err(), "{schema:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn verify_full_asks_for_a_verified_connection() {
+        let url = "postgres://localhost/db?sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem&connect_timeout=3";
+        let dsn = parse(url, &StoreOptions::default()).unwrap();
+        assert_eq!(dsn.config.get_ssl_mode(), SslMode::Require);
+        assert!(matches!(dsn.verify, Verify::Full { root_cert: Some(path) } if path == "/etc/ca.pem"));
+    }
+}

@@ -1,0 +1,33 @@
+//! Every SQL statement of Leasehold: requests, partitions, results, and the migrations that make them.
+//!
+//! [`Store`] is concrete and cheap to clone. Each operation is one statement (or one short transaction) judged
+//! by the database's clock, so a process whose own clock is wrong behaves the same. Serialization failures and
+//! deadlocks are repeated here, in one place, and nowhere else.
+//!
+//! What is left out: when to call what. The lease protocol and the dispatcher live in `leasehold-dispatch`.
+
+mod dsn;
+mod error;
+mod listen;
+mod migrate;
+mod partition;
+mod queue;
+mod request;
+mod result;
+mod statement;
+mod status;
+mod store;
+mod tls;
+
+pub use error::Error;
+pub use listen::{Bell, Listener};
+pub use migrate::{MigrationReport, SCHEMA_VERSION};
+pub use partition::{Acquired, Heartbeat, Lease, PARTITIONS, partition_of};
+pub use queue::QueueSettings;
+pub use request::{
+    Backlog, Deferral, Dispatched, Enqueued, Envelope, Flight, NewRequest, Promotion, RequestState,
+    RequestStatus, Reset, Retry, Stamp, Stamped,
+};
+pub use result::{Completion, ResultRow};
+pub use status::{DispatcherStatus, PartitionStatus, QueueStatus, RouteStatus, Status};
+pub use store::{Store, StoreOptions};

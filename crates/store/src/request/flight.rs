@@ -1,0 +1,209 @@
+//! Requests in flight: handed out, handed back, tried again.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio_postgres::Row;
+
+use super::{Deferral, Dispatched, Envelope, Flight, Promotion, Reset, Retry, Stamp, Stamped};
+use crate::{Error, Store, statement, store::column};
+
+impl Store {
+    /// Stamps up to `limit` pending requests of the partitions that `owner` holds and is not draining, earliest
+    /// deadline first, then in submission order, and returns them in that order. Requests past their deadline
+    /// are handed out too, so that they get their outcome. `generation` must be that of the owner's last
+    /// heartbeat. `limit` 0 asks nothing.
+    ///
+    /// # Errors
+    /// When the database refuses. The stamps may have been made all the same: see
+    /// [`Error::outcome_unknown`]; read them back with [`Store::in_flight`].
+    pub async fn dispatch(
+        &self,
+        queue: i32,
+        owner: &str,
+        limit: i32,
+        generation: i64,
+    ) -> Result<Vec<Dispatched>, Error> {
+        if limit <= 0 {
+            return Ok(Vec::new());
+        }
+        let rows = self.query(&statement::REQUEST_DISPATCH, &[&queue, &owner, &limit, &generation]).await?;
+        let mut requests = rows.iter().map(read_dispatched).collect::<Result<Vec<_>, Error>>()?;
+        requests.sort_by_key(|r| (r.deadline.is_none(), r.deadline, r.seq));
+        Ok(requests)
+    }
+
+    /// The stamps of rows whose epoch is the current one of the owner's partitions.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn in_flight(&self, queue: i32, owner: &str) -> Result<Flight, Error> {
+        let rows = self.query(&statement::REQUEST_IN_FLIGHT, &[&queue, &owner]).await?;
+        let mut flight = Flight { stamped: Vec::with_capacity(rows.len()), xmin: 0, xmax: u64::MAX };
+        for row in &rows {
+            (flight.xmin, flight.xmax) = (read_xid(row, 5)?, read_xid(row, 6)?);
+            if let Some(id) = column(row, 0)? {
+                let stamp = Stamp { id, token: column(row, 1)?, attempt: column(row, 2)? };
+                flight.stamped.push(Stamped { stamp, partition: column(row, 3)?, epoch: column(row, 4)? });
+            }
+        }
+        Ok(flight)
+    }
+
+    /// Makes requests pending again that an older epoch of the owner's partitions stamped. None: all of its
+    /// partitions; empty: nothing. Rows that another transaction holds are skipped.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn reset_stale(
+        &self,
+        queue: i32,
+        owner: &str,
+        partitions: Option<&[i16]>,
+    ) -> Result<Reset, Error> {
+        let row = self.query_one(&statement::REQUEST_RESET_STALE, &[&queue, &owner, &partitions]).await?;
+        Ok(Reset {
+            reset: column(&row, 0)?,
+            found: column(&row, 1)?,
+            xmin: read_xid(&row, 2)?,
+            xmax: read_xid(&row, 3)?,
+        })
+    }
+
+    /// Hands requests back to pending, at their old place in the order; those still in flight with that attempt
+    /// in a partition the caller owns. `refund` gives the delivery back (it did not really happen). Returns the
+    /// stamps that matched; duplicates collapse, fenced ones are ignored.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn undispatch(&self, owner: &str, stamps: &[Stamp], refund: bool) -> Result<Vec<Stamp>, Error> {
+        if stamps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Keys { ids, tokens, attempts } = keys(sorted(stamps, |s| s));
+        let refund = i32::from(refund);
+        let rows =
+            self.query(&statement::REQUEST_UNDISPATCH, &[&owner, &ids, &tokens, &attempts, &refund]).await?;
+        read_stamps(&rows)
+    }
+
+    /// Parks requests without counting the delivery. Fence and answer as in [`Store::undispatch`].
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn defer(&self, owner: &str, deferrals: &[Deferral]) -> Result<Vec<Stamp>, Error> {
+        if deferrals.is_empty() {
+            return Ok(Vec::new());
+        }
+        let deferrals = sorted(deferrals, |d| &d.stamp);
+        let Keys { ids, tokens, attempts } = keys(deferrals.iter().map(|d| &d.stamp));
+        let delays: Vec<f64> = deferrals.iter().map(|d| seconds(d.delay)).collect();
+        let rows =
+            self.query(&statement::REQUEST_DEFER, &[&owner, &ids, &tokens, &attempts, &delays]).await?;
+        read_stamps(&rows)
+    }
+
+    /// Parks failed requests until their next try: the envelope is replaced, the payload kept, the delivery
+    /// stays counted. Fence and answer as in [`Store::undispatch`].
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn retry(&self, owner: &str, retries: &[Retry]) -> Result<Vec<Stamp>, Error> {
+        if retries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let retries = sorted(retries, |r| &r.stamp);
+        let Keys { ids, tokens, attempts } = keys(retries.iter().map(|r| &r.stamp));
+        let delays: Vec<f64> = retries.iter().map(|r| seconds(r.delay)).collect();
+        let headers: Vec<Option<&Value>> = retries.iter().map(|r| r.envelope.headers.as_ref()).collect();
+        let metadata: Vec<Option<&Value>> = retries.iter().map(|r| r.envelope.metadata.as_ref()).collect();
+        let rows = self
+            .query(
+                &statement::REQUEST_RETRY,
+                &[&owner, &ids, &tokens, &attempts, &delays, &headers, &metadata],
+            )
+            .await?;
+        read_stamps(&rows)
+    }
+
+    /// Makes up to `limit` parked requests pending whose time has come, and says when the next one's comes.
+    /// Any process may do this for any queue.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn promote_due(&self, queue: i32, limit: i64) -> Result<Promotion, Error> {
+        let row = self.query_one(&statement::REQUEST_PROMOTE_DUE, &[&queue, &limit]).await?;
+        let next: Option<f64> = column(&row, 1)?;
+        let next = next.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
+        Ok(Promotion { promoted: column(&row, 0)?, next })
+    }
+}
+
+/// The columns that name a dispatch, as the statements take them.
+pub(crate) struct Keys<'a> {
+    pub(crate) ids: Vec<&'a str>,
+    pub(crate) tokens: Vec<&'a str>,
+    pub(crate) attempts: Vec<i64>,
+}
+
+pub(crate) fn keys<'a>(stamps: impl IntoIterator<Item = &'a Stamp>) -> Keys<'a> {
+    let mut keys = Keys { ids: Vec::new(), tokens: Vec::new(), attempts: Vec::new() };
+    for stamp in stamps {
+        keys.ids.push(&stamp.id);
+        keys.tokens.push(&stamp.token);
+        keys.attempts.push(stamp.attempt);
+    }
+    keys
+}
+
+/// In key order, once each: rows are locked in that order everywhere, so that statements do not deadlock.
+pub(crate) fn sorted<'a, T>(items: &'a [T], stamp: impl Fn(&'a T) -> &'a Stamp) -> Vec<&'a T> {
+    let mut items: Vec<&T> = items.iter().collect();
+    items.sort_by_key(|item| stamp(item));
+    items.dedup_by_key(|item| stamp(item));
+    items
+}
+
+pub(crate) fn read_stamps(rows: &[Row]) -> Result<Vec<Stamp>, Error> {
+    rows.iter()
+        .map(|row| Ok(Stamp { id: column(row, 0)?, token: column(row, 1)?, attempt: column(row, 2)? }))
+        .collect()
+}
+
+/// A year is as good as any longer delay, and cannot overflow a timestamp.
+fn seconds(delay: Duration) -> f64 {
+    delay.as_secs_f64().min(366.0 * 86_400.0)
+}
+
+/// A 64-bit transaction id, which the driver has no type for.
+fn read_xid(row: &Row, index: usize) -> Result<u64, Error> {
+    let text: &str = column(row, index)?;
+    text.parse()
+        .map_err(|_| Error::Unavailable { operation: "reading a row", source: "not a transaction id".into() })
+}
+
+fn read_dispatched(row: &Row) -> Result<Dispatched, Error> {
+    let payload: &[u8] = column(row, "payload")?;
+    Ok(Dispatched {
+        stamped: Stamped {
+            stamp: Stamp {
+                id: column(row, "id")?,
+                token: column(row, "token")?,
+                attempt: column(row, "attempt")?,
+            },
+            partition: column(row, "partition_id")?,
+            epoch: column(row, "epoch")?,
+        },
+        seq: column(row, "seq")?,
+        deliveries: column(row, "deliveries")?,
+        cancelled: column(row, "cancelled")?,
+        expired: column(row, "expired")?,
+        deadline: column(row, "deadline")?,
+        enqueued_at: column(row, "enqueued_at")?,
+        dispatched_at: column(row, "dispatched_at")?,
+        route: column(row, "route")?,
+        envelope: Envelope { headers: column(row, "headers")?, metadata: column(row, "metadata")? },
+        payload: Bytes::copy_from_slice(payload),
+    })
+}

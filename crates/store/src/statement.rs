@@ -1,0 +1,83 @@
+//! The statements, embedded from `queries/<noun>/<verb>.sql`. The first line of each names its Rust function, so
+//! that it can be recognised in `pg_stat_activity`.
+
+/// One SQL statement.
+pub(crate) struct Statement {
+    /// `noun/verb`, its file and its metric label.
+    pub(crate) name: &'static str,
+    /// The text, sent as it is.
+    pub(crate) sql: &'static str,
+}
+
+macro_rules! statements {
+    ($($constant:ident = $name:literal;)*) => {
+        $(pub(crate) static $constant: Statement =
+            Statement { name: $name, sql: include_str!(concat!("../queries/", $name, ".sql")) };)*
+        #[cfg(test)]
+        pub(crate) static ALL: &[&Statement] = &[$(&$constant),*];
+    };
+}
+
+statements! {
+    REQUEST_DISPATCH = "request/dispatch";
+    REQUEST_ENQUEUE = "request/enqueue";
+    REQUEST_IN_FLIGHT = "request/in_flight";
+    REQUEST_RESET_STALE = "request/reset_stale";
+    REQUEST_UNDISPATCH = "request/undispatch";
+    REQUEST_DEFER = "request/defer";
+    REQUEST_RETRY = "request/retry";
+    REQUEST_PROMOTE_DUE = "request/promote_due";
+    REQUEST_CANCEL = "request/cancel";
+    REQUEST_CANCELLED_KEYS = "request/cancelled_keys";
+    REQUEST_HAS_REQUESTS = "request/has_requests";
+    REQUEST_BACKLOG = "request/backlog";
+    REQUEST_STATUS = "request/status";
+    REQUEST_PRUNE_SUBMISSIONS = "request/prune_submissions";
+    RESULT_ACK = "result/ack";
+    RESULT_POP = "result/pop";
+    RESULT_LEASE = "result/lease";
+    RESULT_ACK_LEASED = "result/ack_leased";
+    RESULT_RELEASE_LEASED = "result/release_leased";
+    RESULT_LISTEN = "result/listen";
+    RESULT_DEPTH = "result/depth";
+    RESULT_EXPIRE = "result/expire";
+    PARTITION_ENSURE = "partition/ensure";
+    PARTITION_HEARTBEAT = "partition/heartbeat";
+    PARTITION_ACQUIRE = "partition/acquire";
+    PARTITION_SET_DRAINING = "partition/set_draining";
+    PARTITION_RELEASE = "partition/release";
+    PARTITION_LEAVE = "partition/leave";
+    PARTITION_SET_GENERATION = "partition/set_generation";
+    PARTITION_SET_ASLEEP = "partition/set_asleep";
+    QUEUE_ENSURE = "queue/ensure";
+    QUEUE_SETTINGS = "queue/settings";
+    QUEUE_CONFIGURE = "queue/configure";
+    SESSION_NOW = "session/now";
+    SESSION_NAME_CHANNEL = "session/name_channel";
+    SESSION_LISTEN = "session/listen";
+    SESSION_SCHEMA_VERSION = "session/schema_version";
+    MIGRATION_STATE = "migration/state";
+    MIGRATION_LOCK = "migration/lock";
+    MIGRATION_CREATE_SCHEMA = "migration/create_schema";
+    MIGRATION_APPLY_GRANTS = "migration/apply_grants";
+    STATUS_QUEUES = "status/queues";
+    STATUS_PARTITIONS = "status/partitions";
+    STATUS_DISPATCHERS = "status/dispatchers";
+    STATUS_ROUTES = "status/routes";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    #[test]
+    fn every_statement_begins_with_the_name_of_its_function() {
+        for statement in ALL {
+            assert!(
+                statement.sql.starts_with("-- leasehold_store::"),
+                "{} does not name its function",
+                statement.name
+            );
+        }
+    }
+}

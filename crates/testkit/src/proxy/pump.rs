@@ -1,0 +1,168 @@
+//! Passing one connection's messages on, and doing to them what the rules say.
+
+use std::io;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::Shared;
+use super::frame::{Frame, Opening};
+use super::rules::Kind;
+use super::session::Session;
+
+type Reader = BufReader<OwnedReadHalf>;
+type Writer = BufWriter<OwnedWriteHalf>;
+
+/// What is left to do once no more of the client's messages are passed on.
+#[derive(Debug, PartialEq, Eq)]
+enum Rest {
+    /// Pass on what the server still has to say.
+    Replies,
+    /// Drop the connection.
+    Nothing,
+}
+
+/// Serves a connection until either side is gone or a fault ends it. Both sockets are closed then.
+pub(super) async fn run(client: TcpStream, server: TcpStream, shared: &Shared) -> io::Result<()> {
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let (mut from_client, mut to_client) = (BufReader::new(from_client), BufWriter::new(to_client));
+    let (mut from_server, mut to_server) = (BufReader::new(from_server), BufWriter::new(to_server));
+
+    if !open(&mut from_client, &mut to_client, &mut from_server, &mut to_server, shared).await? {
+        return Ok(());
+    }
+    let session = Session::default();
+    session.begin();
+    let requests = pass_requests(&mut from_client, &mut to_server, &session, shared);
+    let replies = pass_replies(&mut from_server, &mut to_client, &session, shared);
+    tokio::pin!(replies);
+    tokio::select! {
+        result = &mut replies => return result,
+        rest = requests => if rest? == Rest::Nothing { return Ok(()) },
+    }
+    replies.await
+}
+
+/// Passes on what precedes a session; false if there is to be none.
+async fn open(
+    from_client: &mut Reader,
+    to_client: &mut Writer,
+    from_server: &mut Reader,
+    to_server: &mut Writer,
+    shared: &Shared,
+) -> io::Result<bool> {
+    while let Some(frame) = Frame::read_opening(from_client).await? {
+        thawed(shared).await;
+        to_server.write_all(&frame.bytes).await?;
+        to_server.flush().await?;
+        match frame.opening() {
+            Opening::Session => return Ok(true),
+            Opening::Cancel => {
+                // The server closes the connection when it has acted; clients wait for that.
+                from_server.read_u8().await.ok();
+                return Ok(false);
+            }
+            Opening::Encryption => {
+                let answer = from_server.read_u8().await?;
+                if answer != b'N' {
+                    return Err(io::Error::other("the fault proxy cannot read an encrypted connection"));
+                }
+                thawed(shared).await;
+                to_client.write_u8(answer).await?;
+                to_client.flush().await?;
+            }
+        }
+    }
+    Ok(false)
+}
+
+async fn pass_requests(
+    from_client: &mut Reader,
+    to_server: &mut Writer,
+    session: &Session,
+    shared: &Shared,
+) -> io::Result<Rest> {
+    let mut losing = false;
+    // A broken client is gone just like one that said goodbye.
+    while let Ok(Some(frame)) = Frame::read(from_client).await {
+        thawed(shared).await;
+        let step = session.request(&frame, &shared.rules);
+        if let Some(trap) = step.trap {
+            if !trap.kind.concerns_reply() {
+                // What precedes the request is not held up by it.
+                to_server.flush().await?;
+            }
+            match trap.kind {
+                Kind::FailBefore => {
+                    trap.reach();
+                    return Ok(Rest::Nothing);
+                }
+                Kind::HoldRequest => {
+                    trap.reach();
+                    trap.released().await;
+                    thawed(shared).await;
+                }
+                Kind::LoseReply => losing = true,
+                Kind::HoldReply => {}
+            }
+        }
+        to_server.write_all(&frame.bytes).await?;
+        if from_client.buffer().is_empty() || (losing && step.ends_series) {
+            to_server.flush().await?;
+        }
+        if losing && step.ends_series {
+            // The connection ends with the reply to this; what comes after it is lost as well.
+            return Ok(Rest::Replies);
+        }
+    }
+    // The server works off what it has, then sees the end.
+    to_server.shutdown().await?;
+    Ok(Rest::Replies)
+}
+
+async fn pass_replies(
+    from_server: &mut Reader,
+    to_client: &mut Writer,
+    session: &Session,
+    shared: &Shared,
+) -> io::Result<()> {
+    let mut held = Vec::new();
+    // Once the client is gone replies go nowhere, but its last requests may still be on their way.
+    let mut client_gone = false;
+    while let Some(frame) = Frame::read(from_server).await? {
+        let reply = session.reply(&frame);
+        let mut bytes = frame.bytes;
+        if let Some(trap) = reply.trap {
+            // What precedes this reply is not held up by it.
+            client_gone |= to_client.flush().await.is_err();
+            if trap.kind == Kind::HoldReply {
+                held.append(&mut bytes);
+            }
+            if !reply.ends_reply {
+                continue;
+            }
+            trap.reach();
+            if trap.kind == Kind::LoseReply {
+                return Ok(());
+            }
+            trap.released().await;
+            bytes = std::mem::take(&mut held);
+        }
+        thawed(shared).await;
+        if !client_gone {
+            client_gone = to_client.write_all(&bytes).await.is_err();
+        }
+        if !client_gone && from_server.buffer().is_empty() {
+            client_gone = to_client.flush().await.is_err();
+        }
+    }
+    to_client.flush().await
+}
+
+/// Waits until the proxy is not frozen.
+async fn thawed(shared: &Shared) {
+    // Fails only if the sender is gone, which `shared` holds.
+    let _ = shared.frozen.subscribe().wait_for(|frozen| !frozen).await;
+}
