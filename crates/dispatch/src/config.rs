@@ -19,7 +19,8 @@ pub struct DispatcherConfig {
     /// go to a peer waits for its own. Zero: they are aborted at once. Default 30 s.
     #[serde(with = "duration")]
     pub drain_timeout: Duration,
-    /// How long a sleeping queue waits for a notification before it looks by itself. Default 1 s.
+    /// How long a sleeping queue waits for a notification before it looks by itself; so late
+    /// at most does a parked request come due. Default 2 s.
     #[serde(with = "duration::positive")]
     pub poll_fallback: Duration,
     /// Requests taken by one poll at most, 1 to 10,000. Default 256.
@@ -45,7 +46,7 @@ impl Default for DispatcherConfig {
         Self {
             lease_ttl: Duration::from_secs(15),
             drain_timeout: Duration::from_secs(30),
-            poll_fallback: Duration::from_secs(1),
+            poll_fallback: Duration::from_secs(2),
             poll_batch: 256,
             retry_base: retry.base,
             retry_max: retry.max,

@@ -4,10 +4,25 @@
 //! what it holds, asks gates, runs the calls in pools, and settles every outcome. [`Consumer`] is the lease
 //! protocol of one queue by itself, for who wants to bring the rest.
 
+mod beat;
+mod cancellation;
+mod consumer;
+mod dispatcher;
+mod doze;
+mod feed;
+mod job;
+mod lanes;
+mod pool;
+mod settle;
+mod trace;
+mod worker;
+
 pub mod backend;
 pub mod config;
 pub mod duration;
+pub mod gate;
 pub mod retry;
-mod dispatcher;
 
+pub use cancellation::{Cancellations, Watch};
+pub use consumer::{Beat, Consumer, ConsumerOptions, Polled};
 pub use dispatcher::{Dispatcher, DrainReport, Readiness, StartError};

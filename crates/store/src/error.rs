@@ -110,6 +110,18 @@ impl Error {
         }
     }
 
+    /// Whether the database refused what was to be written, and would refuse it again: a data exception, a
+    /// violated constraint, or a limit (SQLSTATE classes 22, 23 and 54).
+    pub fn refuses_data(&self) -> bool {
+        match self {
+            Error::Database { source, .. } => source
+                .code()
+                .is_none_or(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class))),
+            Error::Conflict(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the statement may nevertheless have been committed: its reply was lost, or never awaited.
     pub fn outcome_unknown(&self) -> bool {
         matches!(self, Error::Unavailable { .. } | Error::Timeout { .. })

@@ -1,0 +1,253 @@
+//! The lease protocol of one queue: which partitions are ours, what was dispatched from them, and what must be
+//! handed back.
+//!
+//! One cycle lock serialises poll, rebalance and close. Acks, retries and hand-backs do not take it: their fence
+//! is in the database, and the bookkeeping compares attempts.
+
+mod ledger;
+mod rebalance;
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold_store::{Completion, Deferral, Dispatched, Error, Promotion, Retry, Stamp, Store};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use ledger::Ledger;
+pub use rebalance::Beat;
+
+/// How a consumer keeps its leases.
+#[derive(Clone, Debug)]
+pub struct ConsumerOptions {
+    /// How long a partition stays ours without a beat.
+    pub lease_ttl: Duration,
+    /// How long a partition that is to be given up waits for what is in flight.
+    pub drain_timeout: Duration,
+}
+
+/// A request polled.
+#[derive(Debug)]
+pub struct Polled {
+    /// The request and its stamp.
+    pub request: Dispatched,
+    /// Fires when the dispatch is no longer ours: the partition was lost, or the request dispatched anew.
+    pub lost: CancellationToken,
+    /// When the reply came.
+    pub received: Instant,
+}
+
+impl Polled {
+    /// Time left to the deadline, from the database's clock at the dispatch and the time passed here since.
+    /// None: no deadline; zero: it has passed.
+    pub fn time_left(&self) -> Option<Duration> {
+        let deadline = self.request.deadline?;
+        let left = deadline.duration_since(self.request.dispatched_at);
+        let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
+        Some(left.saturating_sub(self.received.elapsed()))
+    }
+}
+
+/// One owner's part in one queue.
+#[derive(Debug)]
+pub struct Consumer {
+    store: Store,
+    queue: i32,
+    owner: String,
+    options: ConsumerOptions,
+    cycle: tokio::sync::Mutex<()>,
+    ledger: Mutex<Ledger>,
+    ensured: AtomicBool,
+    stopping: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl Consumer {
+    /// A consumer that holds nothing yet; `owner` must be unique to this process. Each statement is bounded by
+    /// a third of the lease time, at least a second.
+    pub fn new(store: &Store, queue: i32, owner: &str, options: ConsumerOptions) -> Self {
+        let limit = (options.lease_ttl / 3).max(Duration::from_secs(1));
+        Self {
+            store: store.with_timeout(limit),
+            queue,
+            owner: owner.to_owned(),
+            options,
+            cycle: tokio::sync::Mutex::new(()),
+            ledger: Mutex::new(Ledger::new()),
+            ensured: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// The time between two beats: a third of the lease time, at least 100 ms.
+    pub fn beat_interval(&self) -> Duration {
+        (self.options.lease_ttl / 3).max(Duration::from_millis(100))
+    }
+
+    /// Dispatches up to `limit` requests, earliest deadline first. Nothing when no partition is active, or after
+    /// close.
+    ///
+    /// When it fails or is dropped half way, its stamps may exist: the next poll or rebalance finds and hands
+    /// them back.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn poll(&self, limit: u32) -> Result<Vec<Polled>, Error> {
+        let _cycle = self.cycle.lock().await;
+        if self.is_closed() || self.ledger().active() == 0 {
+            return Ok(Vec::new());
+        }
+        // The first look of a reconciliation; beats repeat it.
+        if self.ledger().marked().is_some_and(|mark| mark.horizon.is_none()) {
+            self.reconcile().await?;
+        }
+        let generation = self.ledger().generation();
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let unanswered = Unanswered(Some(self));
+        let requests = self.store.dispatch(self.queue, &self.owner, limit, generation).await?;
+        unanswered.answered();
+        let received = Instant::now();
+        let mut ledger = self.ledger();
+        Ok(requests
+            .into_iter()
+            .map(|request| Polled { lost: ledger.track(&request), request, received })
+            .collect())
+    }
+
+    /// Makes due parked requests of the queue pending.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn promote_due(&self, limit: u32) -> Result<Promotion, Error> {
+        self.store.promote_due(self.queue, i64::from(limit)).await
+    }
+
+    /// Removes requests and records their results. False: another dispatch is the live one; nothing was written
+    /// for it. On an error everything stays tracked: ack again, or abandon.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn ack(&self, completions: &[Completion]) -> Result<Vec<bool>, Error> {
+        let acked = self.store.ack(&self.owner, completions).await?;
+        self.settle(completions.iter().map(|c| &c.stamp));
+        Ok(acked)
+    }
+
+    /// Parks failed requests until their next try. Returns those that were still ours.
+    ///
+    /// # Errors
+    /// When the database refuses; everything stays tracked.
+    pub async fn retry(&self, retries: &[Retry]) -> Result<Vec<Stamp>, Error> {
+        let matched = self.store.retry(&self.owner, retries).await?;
+        self.settle(retries.iter().map(|r| &r.stamp));
+        Ok(matched)
+    }
+
+    /// Parks requests that were not tried, their delivery given back. Returns those that were still ours.
+    ///
+    /// # Errors
+    /// When the database refuses; everything stays tracked.
+    pub async fn defer(&self, deferrals: &[Deferral]) -> Result<Vec<Stamp>, Error> {
+        let matched = self.store.defer(&self.owner, deferrals).await?;
+        self.settle(deferrals.iter().map(|d| &d.stamp));
+        Ok(matched)
+    }
+
+    /// Hands requests back to pending; `refund` when they were not really tried. Returns those still ours.
+    ///
+    /// # Errors
+    /// When the database refuses; everything stays tracked.
+    pub async fn undispatch(&self, stamps: &[Stamp], refund: bool) -> Result<Vec<Stamp>, Error> {
+        let matched = self.store.undispatch(&self.owner, stamps, refund).await?;
+        self.settle(stamps);
+        Ok(matched)
+    }
+
+    /// Gives up on dispatches whose outcome could not be written: the next rebalance hands them back, if they
+    /// still carry that attempt. Says how many were live.
+    pub fn abandon(&self, stamps: &[Stamp]) -> usize {
+        let mut ledger = self.ledger();
+        stamps.iter().filter(|stamp| ledger.abandon(stamp)).count()
+    }
+
+    /// Asks producers to ring, or not to.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn set_asleep(&self, asleep: bool) -> Result<(), Error> {
+        self.store.set_asleep(self.queue, &self.owner, asleep).await
+    }
+
+    /// From the next rebalance on: not a member, everything drains, and peers' shares grow.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// Hands back orphans and gives everything up; what is not finished is redelivered by a peer at once.
+    /// Afterwards polls and rebalances do nothing.
+    ///
+    /// # Errors
+    /// When the database refuses; then the leases lapse by themselves.
+    pub async fn close(&self) -> Result<(), Error> {
+        let _cycle = self.cycle.lock().await;
+        self.closed.store(true, Ordering::SeqCst);
+        let handed_back = self.hand_back_orphans().await;
+        self.store.leave(self.queue, &self.owner).await?;
+        self.ledger().sync(&[], Instant::now());
+        handed_back
+    }
+
+    /// Partitions held, draining ones included.
+    pub fn partitions(&self) -> usize {
+        self.ledger().shares()
+    }
+
+    /// Whether a partition is ours and not draining.
+    pub fn holds(&self, partition: i16) -> bool {
+        self.ledger().dispatches(partition)
+    }
+
+    /// Dispatches tracked.
+    pub fn in_flight(&self) -> usize {
+        self.ledger().in_flight()
+    }
+
+    fn settle<'a>(&self, stamps: impl IntoIterator<Item = &'a Stamp>) {
+        let mut ledger = self.ledger();
+        for stamp in stamps {
+            ledger.settle(stamp);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Held for bookkeeping only, never across an await. No method panics while it is held.
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A poll sent and not answered. Dropped unanswered (an error, or a cancelled caller), it marks the consumer.
+struct Unanswered<'a>(Option<&'a Consumer>);
+
+impl Unanswered<'_> {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(consumer) = self.0 {
+            consumer.ledger().mark();
+        }
+    }
+}

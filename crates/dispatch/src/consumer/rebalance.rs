@@ -1,0 +1,142 @@
+//! The beat: keep the leases, clean up after takeovers, and move toward a fair share.
+
+use leasehold_store::{Error, PARTITIONS};
+use std::sync::atomic::Ordering;
+use tokio::time::Instant;
+
+use super::Consumer;
+
+/// What a beat did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beat {
+    /// Live members of the queue.
+    pub members: i64,
+    /// Partitions held after it.
+    pub partitions: usize,
+    /// Partitions whose epoch is new to us.
+    pub takeovers: usize,
+    /// Partitions lost to a peer or a lapse.
+    pub lost: usize,
+    /// Requests made pending again that a former owner had in flight.
+    pub redelivered: i64,
+}
+
+impl Consumer {
+    /// One beat. In order: ensure partitions (once), hand back orphans, reconcile if marked, heartbeat, sync
+    /// leases, stale reset, release drained, move toward the target share. The heartbeat goes out even when a
+    /// step before it failed; a step that fails ends the beat otherwise, and later beats resume.
+    ///
+    /// May be cancelled at any point: each step is one statement, and the next beat finds out what happened.
+    ///
+    /// # Errors
+    /// Of the first step that failed.
+    pub async fn rebalance(&self) -> Result<Beat, Error> {
+        let _cycle = self.cycle.lock().await;
+        let mut beat = Beat::default();
+        if self.is_closed() {
+            return Ok(beat);
+        }
+        if !self.ensured.load(Ordering::SeqCst) {
+            self.store.ensure_partitions(self.queue).await?;
+            self.ensured.store(true, Ordering::SeqCst);
+        }
+        let owed = match self.hand_back_orphans().await {
+            Ok(()) => self.reconcile().await,
+            failed => failed,
+        };
+        let member = !self.stopping.load(Ordering::SeqCst);
+        let generation = self.ledger().generation();
+        let heartbeat =
+            self.store.heartbeat(self.queue, &self.owner, self.options.lease_ttl, member, generation).await?;
+        let synced = self.ledger().sync(&heartbeat.leases, Instant::now());
+        (beat.members, beat.takeovers, beat.lost) = (heartbeat.members, synced.gained, synced.lost);
+        owed?;
+
+        self.reset_stale(&mut beat).await?;
+        if !member {
+            self.drain(usize::MAX).await?;
+        }
+        self.release_drained().await?;
+        if member {
+            self.move_toward_share(&mut beat).await?;
+        }
+        beat.partitions = self.partitions();
+        Ok(beat)
+    }
+
+    pub(super) async fn hand_back_orphans(&self) -> Result<(), Error> {
+        let orphans = self.ledger().orphans();
+        self.store.undispatch(&self.owner, &orphans, false).await?;
+        self.settle(&orphans);
+        Ok(())
+    }
+
+    /// Finds what a poll stamped whose reply was lost, and hands it back with the same attempt. Repeated until
+    /// no such poll can be running any more.
+    pub(super) async fn reconcile(&self) -> Result<(), Error> {
+        let Some(mark) = self.ledger().marked() else { return Ok(()) };
+        if mark.horizon.is_none() {
+            self.store.set_generation(self.queue, &self.owner, mark.generation).await?;
+        }
+        let flight = self.store.in_flight(self.queue, &self.owner).await?;
+        let unknown = self.ledger().unknown(&flight);
+        self.store.undispatch(&self.owner, &unknown, true).await?;
+        self.ledger().note_reconciled(mark, &flight);
+        if !unknown.is_empty() {
+            tracing::info!(
+                requests = unknown.len(),
+                "handed back what a poll had stamped whose reply was lost"
+            );
+        }
+        Ok(())
+    }
+
+    async fn reset_stale(&self, beat: &mut Beat) -> Result<(), Error> {
+        let unsettled = self.ledger().unsettled();
+        if unsettled.is_empty() {
+            return Ok(());
+        }
+        let reset = self.store.reset_stale(self.queue, &self.owner, Some(&unsettled)).await?;
+        self.ledger().note_reset(&unsettled, reset);
+        beat.redelivered += reset.reset;
+        Ok(())
+    }
+
+    async fn release_drained(&self) -> Result<(), Error> {
+        let drained = self.ledger().drained(self.options.drain_timeout, Instant::now());
+        self.store.release_partitions(self.queue, &self.owner, &drained).await?;
+        self.ledger().release(&drained);
+        Ok(())
+    }
+
+    async fn move_toward_share(&self, beat: &mut Beat) -> Result<(), Error> {
+        let members = usize::try_from(beat.members.max(1)).unwrap_or(1);
+        let target = (PARTITIONS as usize).div_ceil(members);
+        let active = self.ledger().active();
+        if active > target {
+            return self.drain(active - target).await;
+        }
+        let undrain = self.ledger().draining(target - active);
+        let undrained = self.store.set_draining(self.queue, &self.owner, &undrain, false).await?;
+        self.ledger().set_draining(&undrained, false, Instant::now());
+
+        let missing = i64::try_from(target - active - undrained.len()).unwrap_or(0);
+        let acquired =
+            self.store.acquire_partitions(self.queue, &self.owner, self.options.lease_ttl, missing).await?;
+        beat.takeovers += acquired.len();
+        {
+            let mut ledger = self.ledger();
+            for share in &acquired {
+                ledger.gain(share.partition, share.epoch);
+            }
+        }
+        if acquired.is_empty() { Ok(()) } else { self.reset_stale(beat).await }
+    }
+
+    async fn drain(&self, count: usize) -> Result<(), Error> {
+        let surplus = self.ledger().surplus(count);
+        let draining = self.store.set_draining(self.queue, &self.owner, &surplus, true).await?;
+        self.ledger().set_draining(&draining, true, Instant::now());
+        Ok(())
+    }
+}

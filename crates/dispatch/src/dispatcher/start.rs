@@ -1,0 +1,171 @@
+//! Puts a dispatcher together.
+
+use std::{collections::HashMap, sync::Arc};
+
+use leasehold_store::{Listener, Store};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{Dispatcher, Readiness, Running, StartError, Stops, follow};
+use crate::{
+    backend::Backend,
+    beat::{beat, clean_up},
+    cancellation::Cancellations,
+    config::{DispatcherConfig, QueueConfig},
+    consumer::{Consumer, ConsumerOptions},
+    feed::Feeder,
+    gate,
+    job::Served,
+    pool::Pool,
+    retry::RetryPolicy,
+    settle::settle,
+};
+
+pub(super) async fn start(
+    store: Store,
+    config: &DispatcherConfig,
+    backends: HashMap<String, Arc<dyn Backend>>,
+) -> Result<Dispatcher, StartError> {
+    config.check()?;
+    store.check_schema().await?;
+    let mut rng: StdRng = rand::make_rng();
+    let owner = owner(&mut rng);
+    let everything = CancellationToken::new();
+    let stop = Stops {
+        feeding: everything.child_token(),
+        working: everything.child_token(),
+        beating: everything.child_token(),
+    };
+    let cancellations = Cancellations::start(store.clone(), everything.clone());
+    let pools = pools(config, backends, &cancellations, &mut rng)?;
+    let listener = Listener::start(&store);
+    let (readiness, _) = watch::channel(Readiness::Starting);
+    let changed = Arc::new(Notify::new());
+    let mut queues = Vec::new();
+    let mut beats = Vec::new();
+    for queue in &config.queues {
+        let (pool, place) = place(config, queue, &pools);
+        let running = Starting { store: &store, config, owner: &owner, listener: &listener, stop: &stop }
+            .queue(queue, pool, place, &changed, &mut beats)
+            .await?;
+        queues.push(running);
+    }
+    let pools = pools
+        .into_iter()
+        .map(|pool| (Arc::clone(&pool), tokio::spawn(pool.run(stop.working.clone()))))
+        .collect();
+    tokio::spawn(everything.clone().run_until_cancelled_owned(follow(beats, changed, readiness.clone())));
+    tokio::spawn(clean_up(store, config.submission_retention, stop.feeding.clone()));
+    Ok(Dispatcher {
+        owner,
+        readiness,
+        drain_timeout: config.drain_timeout,
+        queues,
+        pools,
+        stop,
+        _everything: everything.drop_guard(),
+        _listener: listener,
+    })
+}
+
+fn pools(
+    config: &DispatcherConfig,
+    mut backends: HashMap<String, Arc<dyn Backend>>,
+    cancellations: &Cancellations,
+    rng: &mut StdRng,
+) -> Result<Vec<Arc<Pool>>, StartError> {
+    let retry = RetryPolicy { base: config.retry_base, max: config.retry_max };
+    config
+        .pools
+        .iter()
+        .map(|pool| {
+            let backend =
+                backends.remove(&pool.name).ok_or_else(|| StartError::NoBackend(pool.name.clone()))?;
+            let queues = config.queues.iter().filter(|queue| queue.pool == pool.name).count();
+            let rng = StdRng::from_rng(rng);
+            Ok(Arc::new(Pool::new(pool, queues, backend, cancellations.clone(), retry, rng)))
+        })
+        .collect()
+}
+
+/// A queue's pool, and its place among the pool's queues.
+fn place(config: &DispatcherConfig, queue: &QueueConfig, pools: &[Arc<Pool>]) -> (Arc<Pool>, usize) {
+    let peers = config.queues.iter().filter(|peer| peer.pool == queue.pool);
+    let place = peers.take_while(|peer| peer.name != queue.name).count();
+    let pool = pools.iter().find(|pool| pool.name == queue.pool);
+    (Arc::clone(pool.expect("checked: the pool of each queue is configured")), place)
+}
+
+struct Starting<'a> {
+    store: &'a Store,
+    config: &'a DispatcherConfig,
+    owner: &'a str,
+    listener: &'a Listener,
+    stop: &'a Stops,
+}
+
+impl Starting<'_> {
+    async fn queue(
+        &self,
+        queue: &QueueConfig,
+        pool: Arc<Pool>,
+        place: usize,
+        changed: &Arc<Notify>,
+        beats: &mut Vec<watch::Receiver<crate::beat::LastBeat>>,
+    ) -> Result<Running, StartError> {
+        let (config, store) = (self.config, self.store);
+        let number = store.ensure_queue(&queue.name).await?;
+        let channel =
+            store.queue_settings(number).await?.map(|settings| settings.channel).unwrap_or_default();
+        let bells = self.listener.subscribe(&channel).await?;
+        let options = ConsumerOptions { lease_ttl: config.lease_ttl, drain_timeout: config.drain_timeout };
+        let consumer = Consumer::new(store, number, self.owner, options);
+        let (settlements, incoming) = mpsc::unbounded_channel();
+        let served = Arc::new(Served::new(queue, place, consumer, gate::build(&queue.gate), settlements));
+
+        let beat_now = Arc::new(Notify::new());
+        let (last, beats_seen) = watch::channel(None);
+        beats.push(beats_seen.clone());
+        tokio::spawn(announce(beats_seen, Arc::clone(changed)));
+        let beat = beat(
+            Arc::clone(&served),
+            store.clone(),
+            number,
+            Arc::clone(&beat_now),
+            last,
+            self.stop.beating.clone(),
+        );
+        let feeder = Feeder {
+            served: Arc::clone(&served),
+            pool,
+            bells,
+            beat_now,
+            batch: config.poll_batch,
+            fallback: config.poll_fallback,
+            stop: self.stop.feeding.clone(),
+        };
+        Ok(Running {
+            store: store.clone(),
+            number,
+            feeder: tokio::spawn(feeder.run()),
+            settler: tokio::spawn(settle(Arc::clone(&served), incoming)),
+            beat: tokio::spawn(beat),
+            served,
+        })
+    }
+}
+
+/// Tells whoever follows that a beat has come back. Ends with the beats.
+async fn announce(mut beats: watch::Receiver<crate::beat::LastBeat>, changed: Arc<Notify>) {
+    while beats.changed().await.is_ok() {
+        changed.notify_one();
+    }
+}
+
+/// Host name and random suffix: unique to this process.
+fn owner(rng: &mut StdRng) -> String {
+    let host = gethostname::gethostname().to_string_lossy().into_owned();
+    let host: String = host.chars().filter(|c| !c.is_control()).take(100).collect();
+    format!("{host}-{:08x}", rng.random::<u32>())
+}

@@ -1,0 +1,149 @@
+//! A pool: requests held ready, and workers that take them.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rand::rngs::StdRng;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    backend::Backend,
+    cancellation::Cancellations,
+    config::PoolConfig,
+    gate::{self, Gate},
+    job::Job,
+    lanes::Lanes,
+    retry::RetryPolicy,
+    worker,
+};
+
+/// Workers of one backend.
+pub(crate) struct Pool {
+    pub(crate) name: String,
+    pub(crate) gate: Arc<dyn Gate>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) cancellations: Cancellations,
+    pub(crate) retry: RetryPolicy,
+    /// Fires when calls under way are to be given up.
+    pub(crate) abort: CancellationToken,
+    concurrency: usize,
+    prefetch: usize,
+    state: Mutex<State>,
+    arrived: Notify,
+    freed: Vec<Notify>,
+    calls: TaskTracker,
+}
+
+struct State {
+    lanes: Lanes<Job>,
+    rng: StdRng,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        config: &PoolConfig,
+        queues: usize,
+        backend: Arc<dyn Backend>,
+        cancellations: Cancellations,
+        retry: RetryPolicy,
+        rng: StdRng,
+    ) -> Self {
+        let prefetch = if config.prefetch == 0 { config.concurrency } else { config.prefetch };
+        Self {
+            name: config.name.clone(),
+            gate: gate::build(&config.gate),
+            backend,
+            cancellations,
+            retry,
+            abort: CancellationToken::new(),
+            concurrency: config.concurrency,
+            prefetch,
+            state: Mutex::new(State { lanes: Lanes::new(config.merge, queues), rng }),
+            arrived: Notify::new(),
+            freed: (0..queues).map(|_| Notify::new()).collect(),
+            calls: TaskTracker::new(),
+        }
+    }
+
+    /// How many more requests of the queue at `place` may be held ready.
+    pub(crate) fn room(&self, place: usize) -> usize {
+        self.prefetch.saturating_sub(self.state().lanes.waiting(place))
+    }
+
+    /// Waits until there may be more room for the queue at `place`. Cancel safe.
+    pub(crate) async fn room_freed(&self, place: usize) {
+        self.freed[place].notified().await;
+    }
+
+    pub(crate) fn push(&self, job: Job) {
+        let (place, lane) = (job.served.place, job.served.lane(&job.metadata));
+        self.state().lanes.push(place, lane, job);
+        self.arrived.notify_one();
+    }
+
+    /// Takes everything that no worker has begun.
+    pub(crate) fn take_ready(&self) -> Vec<Job> {
+        self.state().lanes.take_all()
+    }
+
+    /// Gives jobs to workers until `stop` fires.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let free = Arc::new(Semaphore::new(self.concurrency));
+        let work = async {
+            loop {
+                let Ok(permit) = free.clone().acquire_owned().await else { return };
+                let job = self.next().await;
+                let pool = Arc::clone(&self);
+                self.calls.spawn(async move {
+                    worker::run(&pool, job).await;
+                    drop(permit);
+                });
+            }
+        };
+        // Cancelled between jobs only: `next` holds none while it waits.
+        stop.run_until_cancelled(work).await;
+    }
+
+    async fn next(&self) -> Job {
+        loop {
+            // Asked for before looking, so that an arrival in between is not missed.
+            let arrived = self.arrived.notified();
+            if let Some(job) = self.pop() {
+                self.freed[job.served.place].notify_one();
+                return job;
+            }
+            arrived.await;
+        }
+    }
+
+    fn pop(&self) -> Option<Job> {
+        let State { lanes, rng } = &mut *self.state();
+        lanes.pop(rng)
+    }
+
+    /// Lets calls finish for `timeout`, then gives them up. Returns how many were under way, and how many of
+    /// them were given up.
+    pub(crate) async fn drain(&self, timeout: Duration) -> (usize, usize) {
+        self.calls.close();
+        let running = self.calls.len();
+        if tokio::time::timeout(timeout, self.calls.wait()).await.is_ok() {
+            return (running, 0);
+        }
+        let given_up = self.calls.len();
+        self.abort.cancel();
+        self.calls.wait().await;
+        (running, given_up)
+    }
+
+    /// Draws from the pool's generator.
+    pub(crate) fn with_rng<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
+        draw(&mut self.state().rng)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

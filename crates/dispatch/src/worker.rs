@@ -1,0 +1,196 @@
+//! One request with its backend: from the pool's gate to the verdict.
+
+use std::time::Duration;
+
+use leasehold_store::{Deferral, Retry, Stamp};
+use tokio::time::{Instant, sleep};
+use tracing::Instrument;
+
+use crate::{
+    backend::{Answer, Call, ErrorCode, Failure, Outcome},
+    gate::Decision,
+    job::{Job, Verdict, answered, failed},
+    pool::Pool,
+    retry::{RetryDecision, next_retry},
+    trace,
+};
+
+/// A dispatch older than this is asked about once more before it is sent: it may have been cancelled since.
+const FRESH: Duration = Duration::from_secs(1);
+/// The pool's gate is asked again after 10 ms, doubling up to a second, for so long; then the request is handed
+/// back.
+const GATE_WAIT: Duration = Duration::from_secs(30);
+const GATE_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// A request that its pool's gate does not take comes back after so long.
+const REFUSED: Duration = Duration::from_millis(250);
+
+/// Runs a job to its end.
+pub(crate) async fn run(pool: &Pool, mut job: Job) {
+    let span = tracing::info_span!(
+        "dispatch",
+        otel.kind = "consumer",
+        queue = job.served.name,
+        id = job.polled.request.stamped.stamp.id,
+        attempt = job.polled.request.stamped.stamp.attempt
+    );
+    trace::continue_from(&span, &job.headers);
+    let lost = job.polled.lost.clone();
+    let verdict = async {
+        tokio::select! {
+            biased;
+            () = lost.cancelled() => {
+                tracing::info!("given up: this dispatch is no longer ours");
+                metrics::counter!("leasehold_lost_total", "queue" => job.served.name.clone()).increment(1);
+                None
+            }
+            () = pool.abort.cancelled() => Some(Verdict::Back(job.stamp())),
+            verdict = attend(pool, &mut job) => Some(verdict),
+        }
+    }
+    .instrument(span)
+    .await;
+    if let Some(verdict) = verdict {
+        job.settle(verdict);
+    }
+}
+
+async fn attend(pool: &Pool, job: &mut Job) -> Verdict {
+    if let Some(verdict) = pass_gate(pool, job).await {
+        return verdict;
+    }
+    let stamp = job.stamp();
+    let watch = pool.cancellations.watch(&stamp.id, &stamp.token);
+    if job.polled.received.elapsed() > FRESH && pool.cancellations.is_cancelled(&stamp.id, &stamp.token).await
+    {
+        return cancelled(stamp);
+    }
+    if job.polled.time_left().is_some_and(|left| left.is_zero()) {
+        return Verdict::Done(failed(
+            stamp,
+            ErrorCode::DeadlineExceeded,
+            "the deadline passed before the call",
+        ));
+    }
+    let started = Instant::now();
+    metrics::histogram!("leasehold_queued_duration_seconds", "queue" => job.served.name.clone())
+        .record(queued_seconds(job));
+    let outcome = tokio::select! {
+        () = watch.cancelled.cancelled() => return cancelled(stamp),
+        outcome = pool.backend.call(call(job)) => outcome,
+    };
+    metrics::histogram!("leasehold_backend_duration_seconds", "pool" => pool.name.clone())
+        .record(started.elapsed());
+    conclude(pool, job, outcome)
+}
+
+/// None: the gate lets the job pass, and its release is kept.
+async fn pass_gate(pool: &Pool, job: &mut Job) -> Option<Verdict> {
+    let started = Instant::now();
+    let mut pause = GATE_PAUSE.0;
+    loop {
+        let decision = pool.gate.decide(&job.polled.request).await;
+        metrics::counter!("leasehold_gate_decisions_total", "gate" => pool.gate.name(), "decision" => decision.as_str())
+            .increment(1);
+        match decision {
+            Decision::Continue(release) => {
+                job.releases.push(release);
+                return None;
+            }
+            Decision::Drop(message) => {
+                return Some(Verdict::Done(failed(job.stamp(), ErrorCode::GateDropped, message)));
+            }
+            Decision::Wait | Decision::Refuse if started.elapsed() < GATE_WAIT => {
+                sleep(pause).await;
+                pause = (pause * 2).min(GATE_PAUSE.1);
+            }
+            Decision::Wait | Decision::Refuse => {
+                return Some(Verdict::Later(Deferral { stamp: job.stamp(), delay: REFUSED }));
+            }
+            Decision::Fail(message) => {
+                tracing::warn!(gate = pool.gate.name(), message, "a gate failed");
+                return Some(Verdict::Later(Deferral { stamp: job.stamp(), delay: REFUSED }));
+            }
+        }
+    }
+}
+
+fn call(job: &Job) -> Call {
+    let request = &job.polled.request;
+    Call {
+        id: request.stamped.stamp.id.clone(),
+        token: request.stamped.stamp.token.clone(),
+        attempt: request.stamped.stamp.attempt,
+        deliveries: request.deliveries,
+        payload: request.payload.clone(),
+        headers: job.headers.clone(),
+        metadata: job.metadata.clone(),
+        trace: trace::to_send(&tracing::Span::current()),
+        inference_objective: job.served.inference_objective.clone(),
+        time_left: job.polled.time_left(),
+    }
+}
+
+fn queued_seconds(job: &Job) -> f64 {
+    let request = &job.polled.request;
+    let before = request.dispatched_at.duration_since(request.enqueued_at).as_secs_f64().max(0.0);
+    before + job.polled.received.elapsed().as_secs_f64()
+}
+
+fn cancelled(stamp: Stamp) -> Verdict {
+    Verdict::Done(failed(stamp, ErrorCode::Cancelled, "the request was cancelled"))
+}
+
+fn conclude(pool: &Pool, job: &Job, outcome: Outcome) -> Verdict {
+    match outcome {
+        Outcome::Success(answer) => {
+            count_tokens(job, &answer);
+            Verdict::Done(answered(job.stamp(), Some(answer), None))
+        }
+        Outcome::Failure(failure) => Verdict::Done(final_failure(job.stamp(), failure)),
+        Outcome::Retry { failure, retry_after, shed } => {
+            if shed {
+                metrics::counter!("leasehold_sheds_total", "pool" => pool.name.clone()).increment(1);
+            }
+            try_again(pool, job, failure, retry_after)
+        }
+    }
+}
+
+fn try_again(pool: &Pool, job: &Job, failure: Failure, retry_after: Option<Duration>) -> Verdict {
+    let (request, stamp) = (&job.polled.request, job.stamp());
+    if request.deliveries >= job.served.max_deliveries() {
+        let message =
+            format!("handed out {} times; the last failure: {}", request.deliveries, failure.message);
+        let error = Some((ErrorCode::MaxDeliveriesExceeded, message));
+        return Verdict::Done(answered(stamp, failure.answer, error));
+    }
+    let n = u32::try_from(request.deliveries).unwrap_or(1);
+    let time_left = job.polled.time_left();
+    match pool.with_rng(|rng| next_retry(n, time_left, retry_after, &pool.retry, rng)) {
+        RetryDecision::Wait(delay) => {
+            tracing::debug!(delay = ?delay, message = failure.message, "trying again later");
+            metrics::counter!("leasehold_retries_total", "queue" => job.served.name.clone()).increment(1);
+            Verdict::Again(Retry { stamp, delay, envelope: request.envelope.clone() })
+        }
+        RetryDecision::DeadlineFirst if failure.answer.is_some() => {
+            Verdict::Done(final_failure(stamp, failure))
+        }
+        RetryDecision::DeadlineFirst => {
+            let message = format!("no time was left for another try; the last failure: {}", failure.message);
+            Verdict::Done(failed(stamp, ErrorCode::DeadlineExceeded, message))
+        }
+    }
+}
+
+fn final_failure(stamp: Stamp, failure: Failure) -> leasehold_store::Completion {
+    answered(stamp, failure.answer, Some((failure.code, failure.message)))
+}
+
+fn count_tokens(job: &Job, answer: &Answer) {
+    let Some(usage) = answer.usage else { return };
+    for (direction, tokens) in [("prompt", usage.prompt_tokens), ("completion", usage.completion_tokens)] {
+        let queue = job.served.name.clone();
+        metrics::counter!("leasehold_llm_tokens_total", "queue" => queue, "direction" => direction)
+            .increment(tokens);
+    }
+}
