@@ -42,7 +42,7 @@ CREATE TABLE requests (
     payload         bytea NOT NULL,
     PRIMARY KEY (id, token)
 ) WITH (
-    fillfactor = 60,
+    fillfactor = 50,                                   -- a batch stamps whole pages: each row needs room for one more
     toast_tuple_target = 256,
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 20000,

@@ -110,7 +110,7 @@ BEGIN
 END
 $$;
 
--- Raises for the first thing wrong with one request. `suffix` says which of many.
+-- Raises for the first thing wrong with one request. `suffix` says which of many (`s[2]`).
 CREATE FUNCTION check_request(suffix text, max_payload_bytes int, payload bytea, id text, token text,
     deadline timestamptz, route text, not_before timestamptz, headers jsonb, metadata jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
@@ -128,10 +128,10 @@ BEGIN
         PERFORM fail('LH001', format('deadline%s must not be -infinity', suffix));
     ELSIF not_before IN ('infinity', '-infinity') THEN
         PERFORM fail('LH001', format('not_before%s must be finite', suffix));
-    ELSIF jsonb_typeof(headers) <> 'object' OR headers @? '$.* ? (@.type() != "string")' THEN
-        PERFORM fail('LH001', format('headers%s must be a JSON object of strings', suffix));
+    ELSIF jsonb_typeof(headers) <> 'object' OR headers @? 'strict $.* ? (@.type() != "string")' THEN
+        PERFORM fail('LH001', format('headers%s must be a JSON object of strings', ltrim(suffix, 's')));
     ELSIF jsonb_typeof(metadata) <> 'object' THEN
-        PERFORM fail('LH001', format('metadata%s must be a JSON object', suffix));
+        PERFORM fail('LH001', format('metadata%s must be a JSON object', ltrim(suffix, 's')));
     END IF;
     IF route IS NOT NULL THEN
         PERFORM check_name('route' || suffix, route);
@@ -162,6 +162,9 @@ DECLARE
     kept_digests bytea[];
 BEGIN
     q := open_queue(enqueue_many.queue);
+    IF payloads IS NULL THEN
+        PERFORM fail('LH001', 'payloads must not be null; an empty array is allowed');
+    END IF;
     SELECT a.name INTO bad FROM (VALUES ('ids', cardinality(ids)), ('tokens', cardinality(tokens)),
             ('deadlines', cardinality(deadlines)), ('routes', cardinality(routes)),
             ('not_befores', cardinality(not_befores)), ('headers', cardinality(headers)),

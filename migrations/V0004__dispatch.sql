@@ -13,6 +13,9 @@
 -- partition, whatever the backlog. The branches are a correlated subquery, since a LATERAL one cannot be
 -- merged in order. Candidates are not locked: the update's recheck of `epoch = 0` is enough.
 --
+-- A deadline beyond the year 9999 is returned as none: a client whose clock cannot show it would fail on the
+-- whole batch, for ever.
+--
 -- Attempts are the clock's microseconds and ten random bits. A sequence would repeat itself after a crash,
 -- which forgets its last values together with the stamps: their commit does not wait for the disk, as losing
 -- one means no more than a redelivery.
@@ -108,7 +111,7 @@ BEGIN
         AND p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $2 AND NOT p.draining
         AND p.lease_expires_at > clock_timestamp()
     RETURNING r.seq, r.id, r.token, r.attempt, r.epoch, r.partition_id, r.deliveries, r.cancelled,
-        r.deadline <= clock_timestamp(), nullif(r.deadline, 'infinity'), r.enqueued_at, r.dispatched_at, r.route,
+        r.deadline <= clock_timestamp(), CASE WHEN r.deadline < '9999-12-30' THEN r.deadline END, r.enqueued_at, r.dispatched_at, r.route,
         r.headers, r.metadata, r.payload;
 END
 $$;

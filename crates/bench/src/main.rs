@@ -1,6 +1,8 @@
 //! Measures Leasehold on this machine, with a Postgres of its own and durable commits.
 
+mod cpu;
 mod saturate;
+mod statements;
 
 use clap::{Parser, Subcommand};
 

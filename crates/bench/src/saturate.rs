@@ -17,6 +17,8 @@ use leasehold_testkit::cluster::{Cluster, ClusterOptions, find_bin_dir};
 use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
+use crate::{cpu, statements};
+
 /// The workload's sizes.
 #[derive(Args, Clone)]
 pub(crate) struct Saturate {
@@ -35,6 +37,9 @@ pub(crate) struct Saturate {
     /// Pending requests at which producers pause.
     #[arg(long, default_value_t = 20_000)]
     backlog: u64,
+    /// Also show where the database's time went, by statement (slower: needs `pg_stat_statements`).
+    #[arg(long)]
+    statements: bool,
     /// Repetitions, each on a fresh database.
     #[arg(long, default_value_t = 3)]
     runs: usize,
@@ -47,6 +52,12 @@ struct Counts {
     popped: AtomicU64,
 }
 
+struct Measured {
+    rate: f64,
+    database_micros: f64,
+    our_micros: f64,
+}
+
 const PRODUCERS: usize = 2;
 const ROWS: usize = 100;
 const POLLERS: usize = 2;
@@ -57,9 +68,7 @@ impl Saturate {
             data_dir: leasehold_testkit::database::temporary_directory(),
             bin_dir: find_bin_dir().context("no Postgres binaries were found")?,
             port: None,
-            settings: [("max_wal_size", "4GB"), ("shared_buffers", "512MB")]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .to_vec(),
+            settings: self.settings(),
             durable: true,
             remove_on_exit: true,
         })
@@ -68,8 +77,12 @@ impl Saturate {
         for run in 0..self.runs {
             let database = format!("run_{run}");
             cluster.create_database(&database).await?;
-            let rate = self.once(&cluster.url(&database)).await?;
-            println!("run {}: {rate:.0} requests/s end to end", run + 1);
+            let Measured { rate, database_micros, our_micros } = self.once(&cluster, &database).await?;
+            println!(
+                "run {}: {rate:.0} requests/s end to end; CPU per request: database {database_micros:.0} µs, \
+                 ours {our_micros:.0} µs",
+                run + 1
+            );
             rates.push(rate);
         }
         rates.sort_by(f64::total_cmp);
@@ -85,12 +98,25 @@ impl Saturate {
         Ok(())
     }
 
-    async fn once(&self, url: &str) -> anyhow::Result<f64> {
+    fn settings(&self) -> Vec<(String, String)> {
+        let mut settings = vec![("max_wal_size", "4GB"), ("shared_buffers", "512MB")];
+        if self.statements {
+            settings.push(("shared_preload_libraries", "pg_stat_statements"));
+            settings.push(("pg_stat_statements.track", "all"));
+        }
+        settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    async fn once(&self, cluster: &Cluster, database: &str) -> anyhow::Result<Measured> {
+        let url = &cluster.url(database);
         let counts = Arc::new(Counts::default());
         let stop = CancellationToken::new();
         let store = Store::open(url, &StoreOptions::default())?;
         store.migrate().await?;
         let queue = store.ensure_queue("bench").await?;
+        if self.statements {
+            statements::watch(url).await?;
+        }
         let mut tasks = Vec::new();
         for n in 0..self.dispatchers {
             let store = Store::open(url, &StoreOptions::default())?;
@@ -110,18 +136,29 @@ impl Saturate {
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
         let (started, before) = (Instant::now(), counts.popped.load(Ordering::Relaxed));
+        let (database_cpu, our_cpu) = (cpu::of_postgres(cluster.data_dir())?, cpu::of_this_process()?);
         tokio::time::sleep(Duration::from_secs(self.seconds)).await;
         let popped = counts.popped.load(Ordering::Relaxed) - before;
         let seconds = started.elapsed().as_secs_f64();
+        let database_cpu = cpu::of_postgres(cluster.data_dir())?.saturating_sub(database_cpu);
+        let our_cpu = cpu::of_this_process()?.saturating_sub(our_cpu);
         stop.cancel();
         for task in tasks {
             task.await??;
+        }
+        if self.statements {
+            statements::show(url, popped).await?;
         }
         if popped == 0 {
             bail!("nothing came through");
         }
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        Ok(popped as f64 / seconds)
+        let popped = popped as f64;
+        Ok(Measured {
+            rate: popped / seconds,
+            database_micros: database_cpu.as_secs_f64() * 1e6 / popped,
+            our_micros: our_cpu.as_secs_f64() * 1e6 / popped,
+        })
     }
 }
 

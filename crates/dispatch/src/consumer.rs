@@ -27,7 +27,8 @@ pub use rebalance::Beat;
 pub struct ConsumerOptions {
     /// How long a partition stays ours without a beat.
     pub lease_ttl: Duration,
-    /// How long a partition that is to be given up waits for what is in flight.
+    /// How long a partition that is to go to a peer waits for what is in flight. After [`Consumer::stop`] it waits
+    /// without end: whoever stops gives up its work itself.
     pub drain_timeout: Duration,
 }
 

@@ -44,9 +44,10 @@ impl Feeder {
         let mut doze = Doze::default();
         let mut due = Instant::now();
         let mut failed = FAILED.0;
+        let mut batch = self.batch;
         let mut cause = Cause::Other;
         while !self.stop.is_cancelled() {
-            let asked = self.asked();
+            let asked = self.asked(batch);
             if asked == 0 {
                 self.wait_for_room().await;
                 continue;
@@ -57,6 +58,7 @@ impl Feeder {
             let step = match self.served.consumer.poll(asked).await {
                 Ok(polled) => {
                     failed = FAILED.0;
+                    batch = batch.saturating_mul(2).min(self.batch);
                     let found = polled.len();
                     let refused = self.sort_out(polled).await;
                     if refused { Step::Pause(NO_ROOM) } else { doze.step(cause, found, asked as usize) }
@@ -68,6 +70,8 @@ impl Feeder {
                         "a poll failed; what it may have stamped is handed back"
                     );
                     self.beat_now.notify_one();
+                    // Perhaps it was too much for the time a statement has.
+                    batch = (asked / 2).max(1);
                     let pause = failed;
                     failed = (failed * 2).min(FAILED.1);
                     Step::Pause(pause)
@@ -77,11 +81,11 @@ impl Feeder {
         }
     }
 
-    /// As many as the pool has room for, times the gate's budget.
-    fn asked(&self) -> u32 {
+    /// As many as the pool has room for, up to a batch, times the gate's budget.
+    fn asked(&self, batch: u32) -> u32 {
         let budget = self.served.gate.budget().min(self.pool.gate.budget()).clamp(0.0, 1.0);
         metrics::gauge!("leasehold_budget", "queue" => self.served.name.clone()).set(budget);
-        let room = u32::try_from(self.pool.room(self.served.place)).unwrap_or(u32::MAX).min(self.batch);
+        let room = u32::try_from(self.pool.room(self.served.place)).unwrap_or(u32::MAX).min(batch);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to `room`")]
         let asked = (f64::from(room) * budget).ceil() as u32;
         asked
@@ -122,8 +126,7 @@ impl Feeder {
         for polled in polled {
             let decoded = decode(&polled.request);
             let (headers, metadata) = decoded.clone().unwrap_or_default();
-            let job =
-                Job { served: Arc::clone(&self.served), polled, headers, metadata, releases: Vec::new() };
+            let job = Job::new(&self.served, polled, headers, metadata);
             match outcome_before_call(&job, decoded.err()) {
                 Some(verdict) => job.settle(verdict),
                 None => refused |= !self.ask_gate(job).await,

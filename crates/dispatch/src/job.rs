@@ -9,8 +9,10 @@ use std::{
 };
 
 use leasehold_store::{Completion, Deferral, Dispatched, Retry, Stamp};
+use metrics::Gauge;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
+use tracing::Span;
 
 use crate::{
     backend::{Answer, ErrorCode},
@@ -101,9 +103,41 @@ pub(crate) struct Job {
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) releases: Vec<Release>,
+    /// Of the dispatch, once a worker has it.
+    pub(crate) span: Span,
+    _counted: Counted,
+}
+
+/// One request in the gauge of those in flight, for as long as it lives.
+struct Counted(Gauge);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
 }
 
 impl Job {
+    pub(crate) fn new(
+        served: &Arc<Served>,
+        polled: Polled,
+        headers: BTreeMap<String, String>,
+        metadata: BTreeMap<String, String>,
+    ) -> Self {
+        let in_flight = metrics::gauge!("leasehold_in_flight", "queue" => served.name.clone());
+        in_flight.increment(1.0);
+        let served = Arc::clone(served);
+        Self {
+            served,
+            polled,
+            headers,
+            metadata,
+            releases: Vec::new(),
+            span: Span::none(),
+            _counted: Counted(in_flight),
+        }
+    }
+
     pub(crate) fn stamp(&self) -> Stamp {
         self.polled.request.stamped.stamp.clone()
     }
@@ -113,7 +147,9 @@ impl Job {
         let request = &self.polled.request;
         let age = request.dispatched_at.duration_since(request.enqueued_at).as_secs_f64().max(0.0);
         let end_to_end_seconds = age + self.polled.received.elapsed().as_secs_f64();
-        let settlement = Settlement { verdict, end_to_end_seconds, releases: self.releases };
+        // The trace ends when the verdict is written.
+        let span = tracing::info_span!(parent: &self.span, "settle");
+        let settlement = Settlement { verdict, end_to_end_seconds, releases: self.releases, span };
         self.served.send(settlement);
     }
 }
@@ -132,9 +168,17 @@ pub(crate) enum Verdict {
 
 /// A verdict to be written. The releases go with it when it has been.
 pub(crate) struct Settlement {
-    pub(crate) verdict: Verdict,
-    pub(crate) end_to_end_seconds: f64,
-    pub(crate) releases: Vec<Release>,
+    verdict: Verdict,
+    end_to_end_seconds: f64,
+    releases: Vec<Release>,
+    span: Span,
+}
+
+impl Settlement {
+    /// The verdict, its age, and what is kept until it is written.
+    pub(crate) fn open(self) -> (Verdict, f64, (Vec<Release>, Span)) {
+        (self.verdict, self.end_to_end_seconds, (self.releases, self.span))
+    }
 }
 
 /// A result without an answer.

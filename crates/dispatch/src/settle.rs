@@ -22,10 +22,11 @@ pub(crate) async fn settle(served: Arc<Served>, mut settlements: mpsc::Unbounded
     let mut batch = Vec::with_capacity(BATCH);
     while settlements.recv_many(&mut batch, BATCH).await > 0 {
         let (mut done, mut again, mut back, mut later) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        // The gates' releases are held until everything is written.
+        // The gates' releases, and the traces, end when everything is written.
         let mut held = Vec::with_capacity(batch.len());
-        for Settlement { verdict, end_to_end_seconds, releases } in batch.drain(..) {
-            held.push(releases);
+        for settlement in batch.drain(..) {
+            let (verdict, end_to_end_seconds, kept) = settlement.open();
+            held.push(kept);
             match verdict {
                 Verdict::Done(completion) => done.push((completion, end_to_end_seconds)),
                 Verdict::Again(retry) => again.push(retry),

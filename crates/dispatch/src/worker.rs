@@ -34,6 +34,7 @@ pub(crate) async fn run(pool: &Pool, mut job: Job) {
         attempt = job.polled.request.stamped.stamp.attempt
     );
     trace::continue_from(&span, &job.headers);
+    job.span = span.clone();
     let lost = job.polled.lost.clone();
     let verdict = async {
         tokio::select! {

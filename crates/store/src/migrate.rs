@@ -27,7 +27,7 @@ pub struct MigrationReport {
     pub from: i32,
     /// The version now.
     pub to: i32,
-    /// Statements that somebody with more rights has to run: roles and grants. Empty when all was allowed.
+    /// Statements that somebody with more rights has to run: roles and grants. Empty when all is there.
     pub outstanding: Vec<String>,
 }
 
@@ -49,13 +49,13 @@ impl Store {
         let mut client = Object::take(self.client(OPERATION).await?);
         let from = self.version_to_migrate(&client).await?;
         if from == SCHEMA_VERSION {
-            return Ok(MigrationReport { from, to: from, outstanding: Vec::new() });
+            return self.current(&client).await;
         }
         let schema = &self.shared.schema;
         run(&client, &statement::MIGRATION_LOCK, &[schema]).await?;
         let from = self.version_to_migrate(&client).await?;
         if from == SCHEMA_VERSION {
-            return Ok(MigrationReport { from, to: from, outstanding: Vec::new() });
+            return self.current(&client).await;
         }
         run(&client, &statement::MIGRATION_CREATE_SCHEMA, &[]).await?;
         runner().run_async(&mut *client).await.map_err(|e| Error::Migration(Box::new(e)))?;
@@ -79,6 +79,17 @@ impl Store {
         if found == SCHEMA_VERSION { Ok(()) } else { Err(self.version_mismatch(found)) }
     }
 
+    /// Nothing to do, but perhaps roles are still missing. Who may not ask is told of none.
+    async fn current(&self, client: &Client) -> Result<MigrationReport, Error> {
+        let mut outstanding = outstanding_grants(client).await?;
+        if !outstanding.is_empty() {
+            // Another process may have just migrated and be about to grant: it holds the lock until it has.
+            run(client, &statement::MIGRATION_LOCK, &[&self.shared.schema]).await?;
+            outstanding = outstanding_grants(client).await?;
+        }
+        Ok(MigrationReport { from: SCHEMA_VERSION, to: SCHEMA_VERSION, outstanding })
+    }
+
     async fn version_to_migrate(&self, client: &Client) -> Result<i32, Error> {
         let state = self.look(client).await?;
         if !state.has_history {
@@ -95,6 +106,9 @@ impl Store {
         let rows = run(client, &statement::MIGRATION_STATE, &[&self.shared.schema]).await?;
         let row = rows.first().ok_or_else(|| self.foreign("it cannot be looked at".into()))?;
         let (encoding, server): (String, i32) = (column(row, "encoding")?, column(row, "server_version")?);
+        if column(row, "is_closed")? {
+            return Err(self.foreign("this role may not look into it; it lacks USAGE on the schema".into()));
+        }
         if encoding != "UTF8" {
             return Err(self.foreign(format!("the database's encoding is {encoding}; Leasehold needs UTF8")));
         }
@@ -141,6 +155,14 @@ fn runner() -> Runner {
     let mut runner = embedded::migrations::runner();
     runner.set_migration_table_name(HISTORY);
     runner
+}
+
+async fn outstanding_grants(client: &Client) -> Result<Vec<String>, Error> {
+    match run(client, &statement::MIGRATION_OUTSTANDING_GRANTS, &[]).await {
+        Ok(rows) => rows.iter().map(|row| column(row, 0)).collect(),
+        Err(Error::Denied { .. }) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 async fn run(

@@ -144,11 +144,13 @@ impl Store {
 
     /// Makes polls of the owner's earlier generations stamp nothing from now on. Takes effect for statements that
     /// begin after it; those under way end before [`crate::Flight::xmin`] reaches the `xmax` of a later look.
+    /// False, and no effect, when the owner has no membership: it lapsed, and a peer forgot it.
     ///
     /// # Errors
     /// When the database refuses.
-    pub async fn set_generation(&self, queue: i32, owner: &str, generation: i64) -> Result<(), Error> {
-        self.query(&statement::PARTITION_SET_GENERATION, &[&queue, &owner, &generation]).await.map(|_| ())
+    pub async fn set_generation(&self, queue: i32, owner: &str, generation: i64) -> Result<bool, Error> {
+        let rows = self.query(&statement::PARTITION_SET_GENERATION, &[&queue, &owner, &generation]).await?;
+        Ok(!rows.is_empty())
     }
 
     /// Tells producers whether the owner wants to be rung. Takes effect for what begins after it; look once

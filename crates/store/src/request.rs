@@ -84,14 +84,15 @@ pub struct Flight {
     pub stamped: Vec<Stamped>,
     /// Every transaction below this had ended when it looked.
     pub xmin: u64,
-    /// No transaction from this on had begun when it looked.
+    /// No transaction from this on had its id when it looked.
     pub xmax: u64,
 }
 
 /// What surrounds the payload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Envelope {
-    /// Sent with the request. None: the row had none. Kept as JSON, for a row may hold what is no map of strings.
+    /// Sent with the request. None: the row had none. Kept as JSON, for a row may hold what is no map of strings;
+    /// JSON that Postgres can hold and we cannot is a string of its text.
     pub headers: Option<Value>,
     /// Read by gates and the dispatcher.
     pub metadata: Option<Value>,
@@ -153,7 +154,7 @@ pub struct Reset {
     pub found: i64,
     /// Every transaction below this had ended when the reset looked.
     pub xmin: u64,
-    /// No transaction from this on had begun when the reset looked.
+    /// No transaction from this on had its id when the reset looked.
     pub xmax: u64,
 }
 

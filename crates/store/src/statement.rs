@@ -60,6 +60,7 @@ statements! {
     MIGRATION_LOCK = "migration/lock";
     MIGRATION_CREATE_SCHEMA = "migration/create_schema";
     MIGRATION_APPLY_GRANTS = "migration/apply_grants";
+    MIGRATION_OUTSTANDING_GRANTS = "migration/outstanding_grants";
     STATUS_QUEUES = "status/queues";
     STATUS_PARTITIONS = "status/partitions";
     STATUS_DISPATCHERS = "status/dispatchers";
@@ -68,7 +69,22 @@ statements! {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_testkit::database::TestDatabase;
+
     use super::ALL;
+    use crate::{Store, StoreOptions};
+
+    #[tokio::test]
+    async fn every_statement_can_be_prepared_on_the_migrated_schema() {
+        let database = TestDatabase::empty().await;
+        let store = Store::open(database.url(), &StoreOptions::default()).unwrap();
+        store.migrate().await.unwrap();
+        let client = store.client("test").await.unwrap();
+        for statement in ALL {
+            let prepared = client.prepare(statement.sql).await;
+            assert!(prepared.is_ok(), "{}: {:?}", statement.name, prepared.err());
+        }
+    }
 
     #[test]
     fn every_statement_begins_with_the_name_of_its_function() {

@@ -13,7 +13,7 @@ pub struct Status {
     pub routes: Vec<RouteStatus>,
 }
 
-/// A queue. Counts stop at the bound asked for.
+/// A queue. Counts are of as many rows as the bound asked for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueStatus {
     /// Its name.
@@ -70,7 +70,8 @@ pub struct RouteStatus {
 }
 
 impl Store {
-    /// Looks at every queue and route. Counts stop at `bound`.
+    /// Looks at every queue and route, reading `bound` rows of each at most: where there are more, the counts are
+    /// of those read.
     ///
     /// # Errors
     /// When the database refuses.

@@ -254,7 +254,7 @@ impl Ledger {
         let may_go = |(partition, share): &(&i16, &Share)| {
             share
                 .draining_since
-                .is_some_and(|since| !counts.contains_key(partition) || now >= since + timeout)
+                .is_some_and(|since| !counts.contains_key(partition) || now.duration_since(since) >= timeout)
         };
         self.shares.iter().filter(may_go).map(|(partition, _)| *partition).collect()
     }
@@ -293,3 +293,6 @@ impl Ledger {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! The beat: keep the leases, clean up after takeovers, and move toward a fair share.
 
+use std::{sync::atomic::Ordering, time::Duration};
+
 use leasehold_store::{Error, PARTITIONS};
-use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 use super::Consumer;
@@ -75,13 +76,16 @@ impl Consumer {
     /// no such poll can be running any more.
     pub(super) async fn reconcile(&self) -> Result<(), Error> {
         let Some(mark) = self.ledger().marked() else { return Ok(()) };
-        if mark.horizon.is_none() {
-            self.store.set_generation(self.queue, &self.owner, mark.generation).await?;
-        }
+        // Without a membership nothing keeps an old generation out: a heartbeat given up long ago may bring it
+        // back, and a poll behind it. Then this look is not the first of the last ones.
+        let fenced = mark.horizon.is_some()
+            || self.store.set_generation(self.queue, &self.owner, mark.generation).await?;
         let flight = self.store.in_flight(self.queue, &self.owner).await?;
         let unknown = self.ledger().unknown(&flight);
         self.store.undispatch(&self.owner, &unknown, true).await?;
-        self.ledger().note_reconciled(mark, &flight);
+        if fenced {
+            self.ledger().note_reconciled(mark, &flight);
+        }
         if !unknown.is_empty() {
             tracing::info!(
                 requests = unknown.len(),
@@ -103,7 +107,11 @@ impl Consumer {
     }
 
     async fn release_drained(&self) -> Result<(), Error> {
-        let drained = self.ledger().drained(self.options.drain_timeout, Instant::now());
+        // Whoever stops gives its calls up itself, and hands them back uncharged: a release would take them away
+        // before, and a peer would charge them again.
+        let stopping = self.stopping.load(Ordering::SeqCst);
+        let timeout = if stopping { Duration::MAX } else { self.options.drain_timeout };
+        let drained = self.ledger().drained(timeout, Instant::now());
         self.store.release_partitions(self.queue, &self.owner, &drained).await?;
         self.ledger().release(&drained);
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use leasehold_store::{Listener, Store};
+use leasehold_store::{Error, Listener, Store};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -116,13 +116,15 @@ impl Starting<'_> {
     ) -> Result<Running, StartError> {
         let (config, store) = (self.config, self.store);
         let number = store.ensure_queue(&queue.name).await?;
-        let channel =
-            store.queue_settings(number).await?.map(|settings| settings.channel).unwrap_or_default();
-        let bells = self.listener.subscribe(&channel).await?;
+        let settings =
+            store.queue_settings(number).await?.ok_or_else(|| Error::QueueNotFound(queue.name.clone()))?;
+        let bells = self.listener.subscribe(&settings.channel).await?;
         let options = ConsumerOptions { lease_ttl: config.lease_ttl, drain_timeout: config.drain_timeout };
         let consumer = Consumer::new(store, number, self.owner, options);
         let (settlements, incoming) = mpsc::unbounded_channel();
         let served = Arc::new(Served::new(queue, place, consumer, gate::build(&queue.gate), settlements));
+        // Beats keep it up to date; the first poll may come before the first beat has ended.
+        served.set_max_deliveries(settings.max_deliveries);
 
         let beat_now = Arc::new(Notify::new());
         let (last, beats_seen) = watch::channel(None);

@@ -1,6 +1,8 @@
 -- leasehold_store::Store::defer
-UPDATE requests r SET epoch = 0, attempt = 0, deliveries = r.deliveries - 1, ready = false,
-    due_at = least(clock_timestamp() + i.delay * interval '1 second', r.deadline)
+--
+-- A cancelled one is pending at once: its outcome does not wait.
+UPDATE requests r SET epoch = 0, attempt = 0, deliveries = r.deliveries - 1, ready = r.cancelled,
+    due_at = CASE WHEN NOT r.cancelled THEN least(clock_timestamp() + i.delay * interval '1 second', r.deadline) END
 FROM unnest($2::text[], $3::text[], $4::bigint[], $5::float8[]) AS i (id, token, attempt, delay), partitions p
 WHERE r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0
     AND p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $1 AND p.epoch = r.epoch

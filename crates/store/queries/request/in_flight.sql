@@ -1,8 +1,10 @@
 -- leasehold_store::Store::in_flight
 --
--- Each row carries the snapshot's horizons; where nothing is in flight, one row carries nothing else.
+-- Each row carries the snapshot's xmin, and an id above that of every transaction that had one by then: the
+-- snapshot's own xmax would not do, since what still runs may lie above it. Where nothing is in flight, one row
+-- carries nothing else.
 SELECT r.id, r.token, r.attempt, r.partition_id, r.epoch, pg_snapshot_xmin(pg_current_snapshot())::text,
-    pg_snapshot_xmax(pg_current_snapshot())::text
+    pg_current_xact_id()::text
 FROM (SELECT) AS one
 LEFT JOIN (partitions p
     JOIN requests r ON r.queue_id = p.queue_id AND r.partition_id = p.partition_id AND r.ready AND r.epoch = p.epoch)

@@ -1,6 +1,7 @@
 -- leasehold_store::Store::reset_stale
 --
 -- Rows that another transaction holds are skipped, and counted as left over: they must be looked at again.
+-- `xmax` lies above every transaction that had its id by then, which a snapshot's own xmax does not.
 WITH stale AS MATERIALIZED (
     SELECT r.ctid
     FROM partitions p
@@ -18,4 +19,4 @@ WITH stale AS MATERIALIZED (
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM reset) AS reset, (SELECT count(*) FROM stale) AS found,
-    pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax
+    pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_current_xact_id()::text AS xmax

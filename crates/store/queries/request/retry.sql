@@ -1,6 +1,8 @@
 -- leasehold_store::Store::retry
-UPDATE requests r SET epoch = 0, attempt = 0, ready = false, headers = i.headers, metadata = i.metadata,
-    due_at = least(clock_timestamp() + i.delay * interval '1 second', r.deadline)
+--
+-- A cancelled one is pending at once: its outcome does not wait.
+UPDATE requests r SET epoch = 0, attempt = 0, ready = r.cancelled, headers = i.headers, metadata = i.metadata,
+    due_at = CASE WHEN NOT r.cancelled THEN least(clock_timestamp() + i.delay * interval '1 second', r.deadline) END
 FROM unnest($2::text[], $3::text[], $4::bigint[], $5::float8[], $6::jsonb[], $7::jsonb[])
     AS i (id, token, attempt, delay, headers, metadata), partitions p
 WHERE r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tokio_postgres::Row;
+use tokio_postgres::{
+    Row,
+    types::{FromSql, Type, accepts},
+};
 
 use super::{Deferral, Dispatched, Envelope, Flight, Promotion, Reset, Retry, Stamp, Stamped};
 use crate::{Error, Store, statement, store::column};
@@ -203,7 +206,24 @@ fn read_dispatched(row: &Row) -> Result<Dispatched, Error> {
         enqueued_at: column(row, "enqueued_at")?,
         dispatched_at: column(row, "dispatched_at")?,
         route: column(row, "route")?,
-        envelope: Envelope { headers: column(row, "headers")?, metadata: column(row, "metadata")? },
+        envelope: Envelope {
+            headers: column::<Option<Json>>(row, "headers")?.map(|json| json.0),
+            metadata: column::<Option<Json>>(row, "metadata")?.map(|json| json.0),
+        },
         payload: Bytes::copy_from_slice(payload),
     })
+}
+
+/// What a jsonb column holds. What this program cannot hold (a number out of range, nesting too deep) is a
+/// string of its text: one such row must not fail the poll that stamped it with others, time and again.
+struct Json(Value);
+
+impl<'a> FromSql<'a> for Json {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        let [1, text @ ..] = raw else { return Err("an unknown version of jsonb".into()) };
+        let value = serde_json::from_slice(text);
+        Ok(Self(value.unwrap_or_else(|_| Value::String(String::from_utf8_lossy(text).into_owned()))))
+    }
+
+    accepts!(JSONB);
 }

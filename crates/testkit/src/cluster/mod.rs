@@ -97,12 +97,12 @@ impl Cluster {
         let path = data_dir::prepare(&options.data_dir)?;
         let account = Account::for_directory(&path)?;
         let directory = DataDir::open(path, account.as_ref())?;
-        if let Some(account) = &account {
-            account.check_access(&directory.path, &options.bin_dir)?;
-        }
         let found = directory.version()?;
         if let Some(found) = &found {
             bin_dir::check_version(&options.bin_dir, &directory.path, found)?;
+        }
+        if let Some(account) = &account {
+            account.check_access(&directory.path, &options.bin_dir)?;
         }
         let mut watchdog = Watchdog::spawn(directory, account.as_ref(), &options)?;
         if found.is_none() {

@@ -28,8 +28,10 @@ running() {
   read -r name <"/proc/$pid/comm" && case $name in postgres | postmaster) ;; *) return 1 ;; esac
 }
 
+# Two may stop the same server: this one, and that of a killed process. The one that comes too late to
+# signal it fails, and has what it wanted.
 stop() {
-  ! running || "$bin/pg_ctl" stop -D "$data" -w -t "$2" -m "$1"
+  ! running || "$bin/pg_ctl" stop -D "$data" -w -t "$2" -m "$1" || ! running
 }
 
 # In a child, so that Postgres does not inherit the ignored signals.

@@ -27,6 +27,12 @@ async fn connect(cluster: &Cluster, database: &str) -> Client {
     client
 }
 
+/// Stops first: a directory is not to be taken from under a server.
+pub(crate) async fn discard(mut cluster: Cluster) {
+    cluster.stop().await.expect("Postgres stops");
+    std::fs::remove_dir_all(cluster.data_dir()).expect("the directory can be removed");
+}
+
 pub(crate) fn listens(port: u16) -> bool {
     std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
@@ -48,8 +54,7 @@ async fn postgres_never_runs_as_root_and_has_no_other_door() {
         .unwrap();
     let found: Vec<String> = (0..4).map(|column| row.get(column)).collect();
     assert_eq!(found, ["leasehold", "127.0.0.1", "", "UTF8"]);
-    drop(cluster);
-    std::fs::remove_dir_all(directory).unwrap();
+    discard(cluster).await;
 }
 
 #[tokio::test]
@@ -79,8 +84,7 @@ async fn data_survives_stop_restart_crash_and_a_new_start() {
     assert_eq!(rows.iter().map(|row| row.get::<_, i32>(0)).collect::<Vec<_>>(), [1, 2]);
     let exists = cluster.create_database("kept").await.unwrap_err();
     assert!(exists.to_string().contains("kept"), "{exists}");
-    drop(cluster);
-    std::fs::remove_dir_all(directory).unwrap();
+    discard(cluster).await;
 }
 
 #[tokio::test]
@@ -105,8 +109,7 @@ async fn directory_in_use_is_refused_by_name() {
     assert!(matches!(error, ClusterError::InUse { .. }), "{error}");
     assert!(error.to_string().contains(directory.to_str().unwrap()), "{error}");
     assert!(listens(cluster.port()));
-    drop(cluster);
-    std::fs::remove_dir_all(directory).unwrap();
+    discard(cluster).await;
 }
 
 #[tokio::test]
@@ -133,8 +136,7 @@ async fn server_left_behind_is_stopped_first() {
     let cluster = Cluster::start(options(&directory)).await.unwrap();
     assert!(listens(cluster.port()));
     assert!(!listens(old_port));
-    drop(cluster);
-    std::fs::remove_dir_all(directory).unwrap();
+    discard(cluster).await;
 }
 
 #[tokio::test]
@@ -187,6 +189,7 @@ async fn directory_closed_to_postgres_is_named() {
     let directory = temporary_directory();
     if directory.metadata().unwrap().uid() != 0 {
         // Without root, Postgres runs as the one who made the directory.
+        std::fs::remove_dir(directory).unwrap();
         return;
     }
     let closed = directory.join("closed");

@@ -10,7 +10,7 @@ use leasehold_testkit::database::temporary_directory;
 use leasehold_testkit::wait::until;
 
 use crate::DEADLINE;
-use crate::cluster::{bin_dir, listens};
+use crate::cluster::{bin_dir, discard, listens};
 
 /// Another process with a cluster.
 struct Holder {
@@ -34,12 +34,20 @@ impl Holder {
         Self { process, port }
     }
 
-    /// Sends a signal to the whole process group, as a terminal does.
+    /// Sends a signal to the whole process group, and waits until the process has ended.
     fn signal(&mut self, name: &str) {
         let group = format!("-{}", self.process.id());
         let sent = Command::new("kill").args(["-s", name, "--", &group]).status().expect("kill runs");
         assert!(sent.success());
         self.process.wait().expect("it was started here");
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Already gone unless a test failed half-way.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -53,7 +61,9 @@ fn example() -> PathBuf {
 }
 
 fn state(data_dir: &Path) -> String {
-    let output = Command::new(bin_dir().join("pg_controldata"))
+    // On the path there may be links to some of the programs only.
+    let initdb = bin_dir().join("initdb").canonicalize().expect("initdb is there");
+    let output = Command::new(initdb.with_file_name("pg_controldata"))
         .env("LC_ALL", "C")
         .arg(data_dir)
         .output()
@@ -71,7 +81,7 @@ async fn postgres_stops_orderly_after(signal: &str) {
     holder.signal(signal);
     until("Postgres is shut down", DEADLINE, async || state(&directory) == "shut down").await;
     until("the port is closed", DEADLINE, async || !listens(holder.port)).await;
-    std::fs::remove_dir_all(directory).unwrap();
+    std::fs::remove_dir_all(directory).expect("the directory can be removed");
 }
 
 #[tokio::test]
@@ -80,8 +90,27 @@ async fn postgres_stops_when_its_parent_is_killed() {
 }
 
 #[tokio::test]
-async fn postgres_is_shielded_from_the_terminals_interrupt() {
-    postgres_stops_orderly_after("INT").await;
+async fn postgres_stops_when_its_parent_is_terminated() {
+    postgres_stops_orderly_after("TERM").await;
+}
+
+/// Ctrl-C is sent to the whole process group in a terminal's foreground.
+#[tokio::test]
+async fn terminals_interrupt_reaches_neither_postgres_nor_the_watchdog() {
+    let directory = temporary_directory();
+    let mut holder = Holder::start(&directory, "remove");
+    let processes = Command::new("ps").args(["-A", "-ww", "-o", "pid=,pgid=,args="]).output().unwrap();
+    let processes = String::from_utf8_lossy(&processes.stdout).into_owned();
+    let holder_id = holder.process.id().to_string();
+    let groups = processes.lines().filter(|line| line.contains(directory.to_str().unwrap())).map(|line| {
+        let mut columns = line.split_whitespace();
+        (columns.next().unwrap(), columns.next().unwrap())
+    });
+    let (own, others): (Vec<_>, Vec<_>) = groups.partition(|(_, group)| *group == holder_id);
+    assert_eq!(own, [(holder_id.as_str(), holder_id.as_str())]);
+    assert!(others.len() >= 2, "the watchdog and Postgres are among {processes}");
+    holder.signal("KILL");
+    until("the directory is gone", DEADLINE, async || !directory.exists()).await;
 }
 
 #[tokio::test]
@@ -92,10 +121,9 @@ async fn directory_is_free_at_once_after_its_owner_is_killed() {
     let options = ClusterOptions { durable: false, ..ClusterOptions::new(&directory, bin_dir()) };
     let cluster = Cluster::start(options).await.unwrap();
     // The watchdog of the killed process leaves the new server alone.
-    tokio_postgres::connect(&cluster.url("postgres"), tokio_postgres::NoTls).await.unwrap();
+    until("the old server is gone", DEADLINE, async || !listens(holder.port)).await;
     assert!(listens(cluster.port()));
-    drop(cluster);
-    std::fs::remove_dir_all(directory).unwrap();
+    discard(cluster).await;
 }
 
 #[tokio::test]

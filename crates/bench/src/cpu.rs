@@ -1,0 +1,34 @@
+//! Processor time, which a busy machine stretches less than the clock.
+
+use std::{fs, path::Path, time::Duration};
+
+/// Linux counts processor time in hundredths of a second.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// Processor time used so far by the Postgres of a data directory: its living processes and those that ended.
+pub(crate) fn of_postgres(data_dir: &Path) -> anyhow::Result<Duration> {
+    let pid_file = fs::read_to_string(data_dir.join("postmaster.pid"))?;
+    let postmaster: u64 = pid_file.lines().next().unwrap_or_default().trim().parse()?;
+    let mut ticks = 0;
+    for entry in fs::read_dir("/proc")? {
+        let Ok(stat) = fs::read_to_string(entry?.path().join("stat")) else { continue };
+        // pid (name) state ppid … utime stime cutime cstime are fields 14 to 17.
+        let Some((pid, rest)) = stat.split_once(" (") else { continue };
+        let fields: Vec<&str> = rest.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+        let field = |n: usize| fields.get(n - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        if pid.parse() == Ok(postmaster) {
+            ticks += field(14) + field(15) + field(16) + field(17);
+        } else if field(4) == postmaster {
+            ticks += field(14) + field(15);
+        }
+    }
+    Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+}
+
+/// Processor time used so far by this process.
+pub(crate) fn of_this_process() -> anyhow::Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let field = |n: usize| fields.get(n - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    Ok(Duration::from_millis((field(14) + field(15)) * 1000 / TICKS_PER_SECOND))
+}

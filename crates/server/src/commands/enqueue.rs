@@ -1,0 +1,165 @@
+//! `leasehold enqueue`: one request from the command line, or a file of them.
+//!
+//! What a line of a file may say is in `enqueue/line.rs`; how a file is read and how far it came, in
+//! `enqueue/file.rs`.
+
+mod file;
+mod line;
+
+use std::{collections::BTreeMap, io::Write, path::PathBuf};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use leasehold_store::{Enqueued, NewRequest, Store};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::io::AsyncReadExt;
+
+use crate::{cli::Global, exit};
+
+use line::When;
+
+/// Enqueue one request, or a file of them
+///
+/// Prints a JSON line {"id", "token", "seq"} for each. A file holds a JSON object a line, with any of: payload (any JSON value, sent as its text stands in the line) or
+/// payload_base64 (bytes), id, token, deadline, route, not_before, headers, metadata. What the options say counts for
+/// lines that do not say it. Lines are enqueued in their order, 1000 to a transaction. When that fails or is
+/// interrupted, stderr says up to which line everything was enqueued.
+///
+/// A request whose id and token were submitted before with the same content is the same submission, and is not
+/// enqueued again: give both, and a file can simply be repeated.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  leasehold enqueue chat '{\"model\":\"m\",\"messages\":[]}' --route replies --deadline 5m
+  leasehold enqueue chat - < request.json
+  leasehold enqueue chat --file requests.jsonl --route replies > enqueued.jsonl
+  echo '{\"payload\":{\"model\":\"m\"},\"id\":\"q-1\",\"deadline\":\"2h\"}' | leasehold enqueue chat --file -")]
+pub(crate) struct Args {
+    /// The queue; made at first use
+    queue: String,
+    /// What is sent, verbatim; - reads it from stdin
+    #[arg(required_unless_present = "file")]
+    payload: Option<String>,
+    /// A JSON object a line; - reads stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "id", "token"])]
+    file: Option<PathBuf>,
+    /// Names the request; drawn when left out
+    #[arg(long)]
+    id: Option<String>,
+    /// Names this submission of the id; drawn when left out
+    #[arg(long)]
+    token: Option<String>,
+    /// When the outcome is of no more use: from now (5m), or a time
+    #[arg(long, value_name = "WHEN")]
+    deadline: Option<When>,
+    /// Where the result goes
+    #[arg(long)]
+    route: Option<String>,
+    /// Not dispatched before: from now (5m), or a time
+    #[arg(long, value_name = "WHEN")]
+    not_before: Option<When>,
+    /// Sent with the request; may be repeated
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = read_pair)]
+    headers: Vec<(String, String)>,
+    /// Read by gates and the dispatcher; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = read_pair)]
+    metadata: Vec<(String, String)>,
+}
+
+pub(crate) async fn run(global: &Global, args: Args) -> anyhow::Result<u8> {
+    let store = global.place()?.connect().await?;
+    match &args.file {
+        Some(path) => file::run(&store, path, &args).await,
+        None => run_one(&store, args).await,
+    }
+}
+
+async fn run_one(store: &Store, args: Args) -> anyhow::Result<u8> {
+    let payload = match args.payload.as_deref() {
+        Some("-") => {
+            let mut bytes = Vec::new();
+            tokio::io::stdin().read_to_end(&mut bytes).await.context("stdin cannot be read")?;
+            bytes
+        }
+        given => given.unwrap_or_default().as_bytes().to_vec(),
+    };
+    let mut clock = Clock::new(store);
+    let request = NewRequest {
+        payload: Some(payload.into()),
+        id: args.id.clone(),
+        token: args.token.clone(),
+        ..args.defaults(&mut clock).await?
+    };
+    let enqueued = store.enqueue(&[request]).await.context("the request was not enqueued")?;
+    // It is enqueued whether or not anybody reads this.
+    let _ = print(&mut std::io::stdout().lock(), &enqueued);
+    Ok(exit::OK)
+}
+
+impl Args {
+    /// What the options say of every request.
+    async fn defaults(&self, clock: &mut Clock<'_>) -> anyhow::Result<NewRequest> {
+        Ok(NewRequest {
+            queue: self.queue.clone(),
+            deadline: clock.resolve(self.deadline).await?,
+            route: self.route.clone(),
+            not_before: clock.resolve(self.not_before).await?,
+            headers: self.headers.iter().cloned().collect::<BTreeMap<_, _>>(),
+            metadata: self
+                .metadata
+                .iter()
+                .map(|(k, v)| (k.clone(), Value::from(v.clone())))
+                .collect::<Map<_, _>>(),
+            ..NewRequest::default()
+        })
+    }
+}
+
+/// The database's clock, asked at most once, and only where a time is reckoned from now.
+struct Clock<'a> {
+    store: &'a Store,
+    now: Option<Timestamp>,
+}
+
+impl<'a> Clock<'a> {
+    fn new(store: &'a Store) -> Self {
+        Self { store, now: None }
+    }
+
+    async fn resolve(&mut self, when: Option<When>) -> anyhow::Result<Option<Timestamp>> {
+        Ok(match when {
+            None => None,
+            Some(When::At(time)) => Some(time),
+            Some(When::In(duration)) => {
+                let now = match self.now {
+                    Some(now) => now,
+                    None => *self.now.insert(self.store.now().await?),
+                };
+                Some(now.checked_add(duration).context("the time is too far away")?)
+            }
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Printed<'a> {
+    id: &'a str,
+    token: &'a str,
+    seq: i64,
+}
+
+fn print(out: &mut impl Write, enqueued: &[Enqueued]) -> std::io::Result<()> {
+    for Enqueued { id, token, seq } in enqueued {
+        serde_json::to_writer(&mut *out, &Printed { id, token, seq: *seq })?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+fn read_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("NAME=VALUE is wanted".into()),
+    }
+}

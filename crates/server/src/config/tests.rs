@@ -1,0 +1,154 @@
+//! What is refused and how, and that the sample that ships has every setting at its default.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+const SAMPLE: &str = include_str!("../../leasehold.sample.toml");
+
+const GOOD: &str = "
+[[pools]]
+name = 'gpu'
+backend = { url = 'http://localhost:8000/v1/chat/completions' }
+
+[[queues]]
+name = 'chat'
+pool = 'gpu'
+";
+
+/// The sample with every setting that is commented out (`#key = …`; prose has a space) put to work.
+fn sample_in_full() -> String {
+    let uncomment = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    SAMPLE.lines().map(|line| uncomment(line) + "\n").collect()
+}
+
+#[test]
+fn the_sample_is_the_defaults() {
+    let sample = Config::parse(SAMPLE).unwrap();
+    assert_eq!(
+        sample.database,
+        DatabaseSection {
+            url: Some("env:DATABASE_URL".into()),
+            schema: Some("leasehold".into()),
+            ..DatabaseSection::default()
+        }
+    );
+    assert_eq!(sample.dispatcher, DispatcherConfig::default());
+    assert_eq!(sample.http, Some(HttpSection::default()));
+    assert_eq!(sample.log, Some(LogSection::default()));
+    assert_eq!(sample.traces, Some(TracesSection::default()));
+    let minimal = Config::parse(GOOD).unwrap();
+    let (ours, theirs) = (&sample.pools[0], &minimal.pools[0]);
+    let mut backend = theirs.backend.clone();
+    backend.url.clone_from(&ours.backend.url);
+    assert_eq!(*ours, PoolConfig { name: ours.name.clone(), backend, ..theirs.clone() });
+    let (ours, theirs) = (&sample.queues[0], &minimal.queues[0]);
+    assert_eq!(*ours, QueueConfig { name: ours.name.clone(), pool: ours.pool.clone(), ..theirs.clone() });
+}
+
+#[test]
+fn the_sample_parses_with_every_comment_taken_at_its_word() {
+    Config::parse(&sample_in_full()).unwrap();
+}
+
+/// What serde would take in place of an unknown key put below `header`.
+fn known_keys(header: &str) -> BTreeSet<String> {
+    let full = sample_in_full();
+    let asked = match header {
+        "" => format!("nonsense = 1\n{full}"),
+        _ => full.replacen(&format!("\n{header}\n"), &format!("\n{header}\nnonsense = 1\n"), 1),
+    };
+    let message = Config::parse(&asked).unwrap_err();
+    let (_, expected) = message.split_once(", expected ").unwrap_or_else(|| panic!("{header}: {message}"));
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The keys that the sample sets below `header`.
+fn sample_keys(header: &str) -> BTreeSet<String> {
+    let full = sample_in_full();
+    let lines = full.lines().skip_while(|line| *line != header).skip(1);
+    lines
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(key, _)| key.to_owned())
+        .filter(|key| !key.starts_with('#'))
+        .collect()
+}
+
+#[test]
+fn the_sample_names_every_setting() {
+    let tables = BTreeSet::from(
+        ["database", "dispatcher", "pools", "queues", "http", "log", "traces"].map(str::to_owned),
+    );
+    assert_eq!(known_keys(""), tables);
+    for (header, elsewhere) in [
+        ("[database]", &[][..]),
+        ("[dispatcher]", &["pools", "queues"]),
+        ("[http]", &[]),
+        ("[log]", &[]),
+        ("[traces]", &[]),
+        ("[[pools]]", &["backend"]),
+        ("[pools.backend]", &[]),
+        ("[[queues]]", &[]),
+    ] {
+        let mut known = known_keys(header);
+        known.retain(|key| !elsewhere.contains(&key.as_str()));
+        assert_eq!(known, sample_keys(header), "{header}");
+    }
+}
+
+#[test]
+fn what_is_unknown_is_refused_by_name_and_line() {
+    for (text, wanted) in [
+        ("\n\n[database]\nurll = 'postgres://x'\n", "line 4: unknown field `urll`"),
+        ("[http]\nlisten = 'nowhere'", "line 2: \"nowhere\" is no address"),
+        ("[servers]\n", "line 1: unknown field `servers`"),
+        ("[dispatcher]\nlease_ttl = '15'\n", "line 2"),
+        ("[log]\nformat = 'xml'", "line 2: unknown variant `xml`"),
+    ] {
+        let message =
+            Config::parse(&format!("{text}{}", if text.ends_with('\n') { GOOD } else { "" })).unwrap_err();
+        assert!(message.contains(wanted), "{message}");
+    }
+    let misplaced = format!("{GOOD}[[dispatcher.pools]]\nname = 'x'\n");
+    assert!(Config::parse(&misplaced).unwrap_err().contains("[[pools]]"));
+}
+
+#[test]
+fn neither_errors_nor_debug_show_a_secret() {
+    let url = "postgres://me:hunter2@db/leasehold";
+    for text in [
+        format!("[database]\npool_size = '{url}'\n"),
+        format!("[database]\nurll = '{url}'\n"),
+        format!("database = '{url}'\n"),
+        format!("[database]\nurl = '{url}\n"),
+    ] {
+        let message = Config::parse(&format!("{text}{GOOD}")).unwrap_err();
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+    let traces = "[traces]\nendpoint = 'http://c/v1/traces?key=hunter2'";
+    let config = Config::parse(&format!("[database]\nurl = '{url}'\n{traces}\n{GOOD}")).unwrap();
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn an_empty_address_turns_http_off() {
+    let config = Config::parse(&format!("[http]\nlisten = ''\n{GOOD}")).unwrap();
+    assert_eq!(config.http, Some(HttpSection { listen: None }));
+}
+
+#[test]
+fn the_sample_names_every_gate() {
+    let asked = SAMPLE.replacen("type = \"constant\"", "type = \"nonsense\"", 1);
+    let message = Config::parse(&asked).unwrap_err();
+    let (_, expected) = message.split_once(", expected ").unwrap_or_else(|| panic!("{message}"));
+    let gates: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+    assert!(gates.contains(&"constant"), "{message}");
+    for gate in gates {
+        assert!(SAMPLE.contains(&format!("# {{ type = \"{gate}\"")), "{gate}");
+    }
+}

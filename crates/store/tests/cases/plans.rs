@@ -1,0 +1,234 @@
+//! The plans that the hot statements get on a table without statistics, which lie about it all day, and with them.
+//!
+//! auto_explain writes down what really ran, with the settings that the caller really had; each statement is
+//! looked for by its text, and runs with auto_explain in one test only.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use leasehold_store::{Dispatched, NewRequest, Store, StoreOptions};
+use leasehold_testkit::database::shared_cluster;
+use serde_json::Value;
+
+use crate::support::{GENERATION, Site, completion, connect, stamps, wait_until};
+
+/// 20,000 requests over all partitions, as many elsewhere, and as many results on two routes; nothing analysed.
+async fn seeded() -> (Site, i32) {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    let other = site.queue("other").await;
+    site.join(queue, "a", 64).await;
+    site.execute(&format!(
+        "INSERT INTO requests (queue_id, partition_id, id, token, payload, deadline, enqueued_at)
+         SELECT q, n % 64, q || '/' || n, 't', 'x', now() + n % 977 * interval '1 second', now()
+         FROM unnest(ARRAY[{queue}, {other}]) q, generate_series(1, 20000) n;
+         INSERT INTO results (enqueued_at, finished_at, attempt, queue_id, deliveries, body_is_text, route, id, token)
+         SELECT now(), now(), 1, {queue}, 1, false, 'r' || n % 2, n, 't' FROM generate_series(1, 20000) n;
+         DO $$ BEGIN
+             EXECUTE format('ALTER DATABASE %I SET session_preload_libraries = auto_explain', current_database());
+             EXECUTE format('ALTER DATABASE %I SET auto_explain.log_min_duration = 0', current_database());
+             EXECUTE format('ALTER DATABASE %I SET auto_explain.log_nested_statements = on', current_database());
+             EXECUTE format('ALTER DATABASE %I SET auto_explain.log_format = json', current_database());
+         END $$"
+    ))
+    .await;
+    (site, queue)
+}
+
+/// A store whose statements are explained.
+fn explained(site: &Site) -> Store {
+    Store::open(site.database.url(), &StoreOptions::default()).unwrap()
+}
+
+/// Every plan in the server's log of a statement with `marker` in its text.
+async fn plans(marker: &str) -> Vec<Value> {
+    let path: PathBuf = shared_cluster().await.data_dir().join("server.log");
+    let log = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+    let mut plans = Vec::new();
+    for entry in log.split("  plan:\n").skip(1) {
+        let json: String = entry.lines().take_while(|line| line.starts_with('\t')).collect();
+        let plan: Value = serde_json::from_str(&json).unwrap();
+        if plan["Query Text"].as_str().unwrap().contains(marker) {
+            plans.push(plan["Plan"].clone());
+        }
+    }
+    plans
+}
+
+/// Every node of a plan: its type, and the table or index it is on. A Memoize is left out: the planner adds it as
+/// its estimates go, and it changes no access.
+fn nodes(plan: &Value) -> Vec<String> {
+    let named = |key: &str| plan[key].as_str().unwrap_or_default();
+    let on = if plan["Index Name"].is_string() { named("Index Name") } else { named("Relation Name") };
+    let mut found = vec![format!("{} {on}", named("Node Type")).trim().to_owned()];
+    found.retain(|node| node != "Memoize");
+    for child in plan["Plans"].as_array().into_iter().flatten() {
+        found.extend(nodes(child));
+    }
+    found
+}
+
+/// The nodes of each plan of a statement, which must be `runs` and alike; none may be what is slow on such tables.
+async fn only_plan(marker: &str, runs: usize) -> Vec<String> {
+    let found: Vec<_> = plans(marker).await.iter().map(nodes).collect();
+    assert_eq!(found.len(), runs, "plans of {marker}");
+    for plan in &found {
+        assert_eq!(plan, &found[0], "another plan of {marker}");
+        for slow in [
+            "Sort",
+            "Incremental Sort",
+            "Bitmap",
+            "Hash",
+            "Merge Join",
+            "Seq Scan requests",
+            "Seq Scan results",
+        ] {
+            assert!(!plan.iter().any(|node| node.starts_with(slow)), "{marker} has a {slow}: {plan:?}");
+        }
+    }
+    found.into_iter().next().unwrap()
+}
+
+fn assert_ordered(batch: &[Dispatched]) {
+    assert!(batch.is_sorted_by_key(|r| (r.deadline, r.seq)));
+}
+
+#[tokio::test]
+async fn dispatch_merges_one_ordered_index_scan_per_partition() {
+    let (site, queue) = seeded().await;
+    let store = explained(&site);
+    let batch = store.dispatch(queue, "a", 100, GENERATION).await.unwrap();
+    assert_eq!(batch.len(), 100);
+    assert_ordered(&batch);
+    // Behind a pooler, say: a session without the store's settings.
+    let plain = connect(site.database.url()).await;
+    let call = "SELECT seq FROM dispatch($1, 'a', 100, $2)";
+    assert_eq!(plain.query(call, &[&queue, &GENERATION]).await.unwrap().len(), 100);
+    site.execute("ANALYZE").await;
+    let plain = connect(site.database.url()).await;
+    assert_eq!(plain.query(call, &[&queue, &GENERATION]).await.unwrap().len(), 100);
+    assert_eq!(store.dispatch(queue, "a", 100, GENERATION).await.unwrap().len(), 100);
+
+    let plan = only_plan("SELECT head.ctid", 4).await;
+    let count = |node: &str| plan.iter().filter(|n| *n == node).count();
+    assert_eq!(count("Merge Append"), 1, "{plan:?}");
+    assert_eq!(count("Index Scan requests_ready"), 64, "{plan:?}");
+    assert_eq!(count("Tid Scan requests"), 1, "{plan:?}");
+}
+
+/// A poll reads its batch and one row a partition, whatever the backlog.
+#[tokio::test]
+async fn dispatch_reads_no_more_than_its_batch_and_a_row_a_partition() {
+    let (site, queue) = seeded().await;
+    let reads = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'requests'";
+    let open = site.begin().await;
+    let before: i64 = open.client.query_one(reads, &[]).await.unwrap().get(0);
+    let rows = open
+        .client
+        .query("SELECT seq FROM dispatch($1, 'a', 100, $2)", &[&queue, &GENERATION])
+        .await
+        .unwrap();
+    assert_eq!(rows.len(), 100);
+    let after: i64 = open.client.query_one(reads, &[]).await.unwrap().get(0);
+    assert!(after - before <= 100 + 64 + 1, "{} rows", after - before);
+    open.roll_back().await;
+}
+
+#[tokio::test]
+async fn acks_and_hand_backs_find_each_request_by_its_key() {
+    let (site, queue) = seeded().await;
+    let store = explained(&site);
+    let mut stamps = stamps(&site.dispatch(queue, "a", 120).await);
+    for _ in 0..2 {
+        let (back, acked) = (stamps.split_off(stamps.len() - 30), stamps.split_off(stamps.len() - 30));
+        let given: Vec<_> = acked.iter().map(completion).collect();
+        assert_eq!(store.ack("a", &given).await.unwrap(), vec![true; 30]);
+        let hour = std::time::Duration::from_secs(3600);
+        let retries: Vec<_> = back[..10].iter().map(|s| crate::flight::retry(s, hour)).collect();
+        assert_eq!(store.retry("a", &retries).await.unwrap().len(), 10);
+        let deferrals: Vec<_> = back[10..20].iter().map(|s| crate::flight::deferral(s, hour)).collect();
+        assert_eq!(store.defer("a", &deferrals).await.unwrap().len(), 10);
+        assert_eq!(store.undispatch("a", &back[20..], true).await.unwrap().len(), 10);
+        let keys: Vec<_> = back.iter().map(|s| (s.id.as_str(), s.token.as_str())).collect();
+        store.cancelled_keys(&keys).await.unwrap();
+        site.execute("ANALYZE").await;
+    }
+    for marker in
+        ["Store::ack\n", "Store::retry\n", "Store::defer\n", "Store::undispatch\n", "Store::cancelled_keys\n"]
+    {
+        let plan = only_plan(marker, 2).await;
+        let on_requests: BTreeSet<_> = plan.iter().filter(|n| n.ends_with("requests_pkey")).collect();
+        assert_eq!(on_requests.len(), 1, "{marker}: {plan:?}");
+        assert!(plan.contains(&"Index Scan requests_pkey".to_owned()), "{marker}: {plan:?}");
+    }
+}
+
+#[tokio::test]
+async fn pollers_walk_the_head_of_their_route() {
+    let (site, _) = seeded().await;
+    let store = explained(&site);
+    for _ in 0..2 {
+        assert_eq!(store.pop_results("r0", 100).await.unwrap().len(), 100);
+        let plain = connect(site.database.url()).await;
+        assert_eq!(plain.query("SELECT pop_results('r1', 100)", &[]).await.unwrap().len(), 100);
+        assert_eq!(plain.query("SELECT lease_results('r1', 100)", &[]).await.unwrap().len(), 100);
+        site.execute("ANALYZE").await;
+    }
+    for (marker, runs) in [("WITH popped AS", 4), ("WITH leased AS", 2)] {
+        let found = plans(marker).await;
+        assert_eq!(found.len(), runs);
+        for plan in found.iter().map(nodes) {
+            // The batch is sorted as it is returned; its rows are found in order.
+            for wanted in ["Limit", "LockRows", "Index Scan results_pkey", "Tid Scan results"] {
+                assert!(plan.contains(&wanted.to_owned()), "{marker} lacks {wanted}: {plan:?}");
+            }
+            for slow in ["Bitmap", "Hash", "Merge Join", "Seq Scan results"] {
+                assert!(!plan.iter().any(|node| node.starts_with(slow)), "{marker} has a {slow}: {plan:?}");
+            }
+        }
+    }
+}
+
+/// Stamps change no indexed column, and find room on the page.
+#[tokio::test]
+async fn stamps_are_heap_only_updates() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    site.join(queue, "a", 64).await;
+    let store = Store::open(site.database.url(), &StoreOptions::default()).unwrap();
+    for _ in 0..20 {
+        let requests: Vec<_> = (0..100).map(|_| NewRequest::new("q", vec![7; 2000])).collect();
+        store.enqueue(&requests).await.unwrap();
+    }
+    let mut stamped = 0;
+    loop {
+        let batch = store.dispatch(queue, "a", 100, GENERATION).await.unwrap();
+        if batch.is_empty() {
+            break;
+        }
+        stamped += batch.len() as i64;
+        // Hand-backs and resets as well.
+        store.undispatch("a", &stamps(&batch[..4]), false).await.unwrap();
+        let again = store.dispatch(queue, "a", 4, GENERATION).await.unwrap();
+        stamped += 4 + again.len() as i64;
+        let given: Vec<_> = stamps(&batch[4..]).iter().map(completion).collect();
+        store.ack("a", &given).await.unwrap();
+    }
+    // Sessions report what they counted when they end, at the latest.
+    store.close().await;
+    let mut counts = (0, 0);
+    wait_until("all updates are counted", async || {
+        let row = site
+            .sql
+            .query_one(
+                "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'requests'",
+                &[],
+            )
+            .await
+            .unwrap();
+        counts = (row.get(0), row.get(1));
+        counts.0 == stamped
+    })
+    .await;
+    let (updated, hot): (i64, i64) = counts;
+    assert!(hot * 100 > updated * 95, "{hot} of {updated} updates were heap-only");
+}

@@ -1,0 +1,135 @@
+//! A poll that began before a takeover and commits after the new owner's first reset.
+
+use leasehold_store::Reset;
+
+use crate::{
+    races::dispatch_in,
+    support::{GENERATION, Site, TTL, completion, ids, request, wait_until},
+};
+
+/// Resets until everything that ran at the `first` reset has ended, and says how many came to light. Transactions
+/// of other tests count too: ids are the whole server's.
+async fn resets_until_final(site: &Site, queue: i32, owner: &str, first: Reset) -> i64 {
+    let mut reset = 0;
+    wait_until("a reset is final", async || {
+        let look = site.store.reset_stale(queue, owner, None).await.unwrap();
+        reset += look.reset;
+        look.xmin >= first.xmax
+    })
+    .await;
+    reset
+}
+
+/// Case 46, invariant 2: the first reset cannot see the stamp, and says by its horizons that it is not final.
+#[tokio::test]
+async fn stamp_committed_after_the_first_reset_is_reset_by_a_later_one() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    site.join(queue, "a", 64).await;
+    site.store.enqueue(&[request("x")]).await.unwrap();
+    let poll = site.begin().await;
+    assert_eq!(dispatch_in(&poll, queue, "a").await, 1);
+
+    site.lapse(queue).await;
+    site.join(queue, "b", 64).await;
+    let first = site.store.reset_stale(queue, "b", None).await.unwrap();
+    assert_eq!((first.reset, first.found), (0, 0));
+    assert!(first.xmin < first.xmax, "the poll is still running: {first:?}");
+    let again = site.store.reset_stale(queue, "b", None).await.unwrap();
+    assert!(again.xmin < first.xmax, "it is not final while the poll runs: {again:?}");
+
+    poll.commit().await;
+    assert_eq!(resets_until_final(&site, queue, "b", first).await, 1);
+    let new = site.dispatch_one(queue, "b").await;
+    assert_eq!(site.store.ack("b", &[completion(&new)]).await.unwrap(), [true]);
+    assert_eq!(site.rows_of("x").await, (0, 1));
+}
+
+/// Case 46: the poll waits for a row when the partitions change hands under it. Its fence was read before the
+/// takeover, and its stamp carries the old epoch.
+#[tokio::test]
+async fn poll_that_waits_across_a_takeover_leaves_a_stale_stamp_or_none() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    site.join(queue, "a", 64).await;
+    site.store.enqueue(&[request("x")]).await.unwrap();
+    let open = site.begin().await;
+    open.lock("x").await;
+    let poll = tokio::spawn({
+        let store = site.store.clone();
+        async move { store.dispatch(queue, "a", 10, GENERATION).await.unwrap() }
+    });
+    site.until_blocked_by(&open).await;
+    site.lapse(queue).await;
+    site.join(queue, "b", 64).await;
+    let first = site.store.reset_stale(queue, "b", None).await.unwrap();
+    assert!(first.xmin < first.xmax, "the poll has its id before it reads the fence: {first:?}");
+    open.commit().await;
+    for stale in poll.await.unwrap() {
+        assert_eq!(stale.stamped.epoch, 1);
+        assert_eq!(site.store.ack("a", &[completion(&stale.stamped.stamp)]).await.unwrap(), [false]);
+    }
+    resets_until_final(&site, queue, "b", first).await;
+    assert_eq!(ids(&site.dispatch(queue, "b", 10).await), ["x"]);
+}
+
+/// Case 40 at the store: a poll of the generation before is still running when the owner looks at what it has in
+/// flight; the look says that it cannot know.
+#[tokio::test]
+async fn look_at_the_flight_is_final_only_when_older_polls_have_ended() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    site.join(queue, "a", 64).await;
+    site.store.enqueue(&[request("x")]).await.unwrap();
+    let poll = site.begin().await;
+    assert_eq!(dispatch_in(&poll, queue, "a").await, 1);
+    site.store.set_generation(queue, "a", GENERATION + 1).await.unwrap();
+
+    let first = site.store.in_flight(queue, "a").await.unwrap();
+    assert_eq!(first.stamped, []);
+    assert!(first.xmin < first.xmax);
+    poll.commit().await;
+    let mut last = first.clone();
+    wait_until("the look is final", async || {
+        last = site.store.in_flight(queue, "a").await.unwrap();
+        last.xmin >= first.xmax
+    })
+    .await;
+    assert_eq!(last.stamped.len(), 1);
+    let stamp = last.stamped[0].stamp.clone();
+    assert_eq!(site.store.undispatch("a", &[stamp], true).await.unwrap().len(), 1);
+    assert_eq!(site.state("x").await, "pending");
+}
+
+/// A look with nothing to see has its horizons all the same.
+#[tokio::test]
+async fn look_at_nothing_can_be_final() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    let first = site.store.in_flight(queue, "nobody").await.unwrap();
+    assert_eq!(first.stamped, []);
+    assert!(first.xmin > 0 && first.xmin <= first.xmax, "{first:?}");
+    wait_until("the look is final", async || {
+        site.store.in_flight(queue, "nobody").await.unwrap().xmin >= first.xmax
+    })
+    .await;
+}
+
+/// Case 12: however often owner and epoch change, a request has one result. Invariants 1 and 5.
+#[tokio::test]
+async fn request_taken_over_ten_times_has_one_result() {
+    let (site, queue, first) = Site::one_in_flight().await;
+    let mut stamps = vec![("a".to_owned(), first)];
+    for round in 0..10 {
+        let owner = format!("owner {round}");
+        assert_eq!(site.take_over(queue, &owner).await, 1);
+        stamps.push((owner.clone(), site.dispatch_one(queue, &owner).await));
+    }
+    for (n, (owner, stamp)) in stamps.iter().enumerate() {
+        let acked = site.store.ack(owner, &[completion(stamp)]).await.unwrap();
+        assert_eq!(acked, [n + 1 == stamps.len()], "{owner}");
+    }
+    assert_eq!(site.rows_of("x").await, (0, 1));
+    let beat = site.store.heartbeat(queue, "owner 9", TTL, true, GENERATION).await.unwrap();
+    assert!(beat.leases.iter().all(|l| l.epoch == 11));
+}
