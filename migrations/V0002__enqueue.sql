@@ -182,7 +182,8 @@ BEGIN
         WHERE i.payload IS NULL OR octet_length(i.payload) > q.max_payload_bytes
             OR octet_length(i.id) NOT BETWEEN 1 AND 512 OR octet_length(i.token) NOT BETWEEN 1 AND 255
             OR i.deadline = '-infinity' OR i.not_before IN ('infinity', '-infinity')
-            OR i.route IS NOT NULL OR i.headers IS NOT NULL OR jsonb_typeof(i.metadata) <> 'object';
+            OR octet_length(i.route) NOT BETWEEN 1 AND 255 OR i.route ~ '[[:cntrl:]]' OR i.headers IS NOT NULL
+            OR jsonb_typeof(i.metadata) <> 'object';
 
     -- The transaction has its id before it draws a seq: a reader can then tell, from a snapshot's xmin,
     -- when no smaller seq can appear any more.
