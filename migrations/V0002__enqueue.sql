@@ -156,6 +156,7 @@ DECLARE
     q queues;
     at timestamptz := clock_timestamp();
     bad text;
+    forgotten boolean;
     kept_ids text[];
     kept_tokens text[];
     kept_seqs bigint[];
@@ -243,11 +244,13 @@ BEGIN
 
     -- Whatever was there before us must be the same submission. This is a new statement, so it sees the
     -- transaction we waited for.
-    SELECT format('%s (token %s)', k.id, k.token) INTO bad
+    SELECT format('%s (token %s)', k.id, k.token), s.digest IS NULL INTO bad, forgotten
         FROM unnest(kept_ids, kept_tokens, kept_seqs, kept_digests) AS k (id, token, seq, digest)
         LEFT JOIN submissions s ON s.id = k.id AND s.token = k.token
         WHERE k.seq IS NULL AND s.digest IS DISTINCT FROM k.digest LIMIT 1;
-    IF bad IS NOT NULL THEN
+    IF forgotten THEN
+        PERFORM fail('40001', format('the submission of id %s was just forgotten', bad));
+    ELSIF bad IS NOT NULL THEN
         PERFORM fail('LH003', format('id %s was already submitted with other content', bad));
     END IF;
     RETURN QUERY SELECT k.id, k.token, coalesce(k.seq, s.seq)
@@ -266,6 +269,7 @@ DECLARE
     q queues;
     at timestamptz := clock_timestamp();
     parked boolean := coalesce(not_before > at, false);
+    same boolean;
     share smallint;
     xid xid8;
 BEGIN
@@ -289,9 +293,11 @@ BEGIN
             VALUES (seq, at, id, token, submission_digest(queue, payload, route, headers, metadata))
             ON CONFLICT ON CONSTRAINT submissions_pkey DO NOTHING;
         IF NOT FOUND THEN
-            SELECT s.seq INTO seq FROM submissions s
-                WHERE s.id = enqueue.id AND s.token = enqueue.token AND s.digest = submission_digest(queue, payload, route, headers, metadata);
+            SELECT s.seq, s.digest = submission_digest(queue, payload, route, headers, metadata) INTO seq, same
+                FROM submissions s WHERE s.id = enqueue.id AND s.token = enqueue.token;
             IF NOT FOUND THEN
+                PERFORM fail('40001', format('the submission of id %s (token %s) was just forgotten', id, token));
+            ELSIF NOT same THEN
                 PERFORM fail('LH003', format('id %s (token %s) was already submitted with other content', id, token));
             END IF;
             RETURN;

@@ -176,28 +176,22 @@ impl Store {
     }
 
     async fn query_once(&self, statement: &'static Statement, params: Params<'_>) -> Result<Vec<Row>, Error> {
-        let client = self.client(statement.name).await?;
+        let client = Working(Some(self.client(statement.name).await?), self.shared.tls.clone());
         let span = self.span("statement", statement.name);
         let work = async {
             let prepared = client.prepare_cached(statement.sql).await?;
             client.query(&prepared, params).await
         };
-        match self.bounded(work.instrument(span)).await {
-            Some(result) => result.map_err(|e| {
-                if is_outdated_plan(&e) {
-                    client.statement_cache.clear();
-                }
-                Error::from_postgres(statement.name, e)
-            }),
-            None => {
-                // The statement may still run: this connection is of no use to anyone else.
-                let cancel = client.cancel_token();
-                let tls = self.shared.tls.clone();
-                drop(Object::take(client));
-                tokio::spawn(timeout(Duration::from_secs(5), async move { cancel.cancel_query(tls).await }));
-                Err(Error::Timeout { operation: statement.name, limit: self.limit.unwrap_or_default() })
+        let Some(result) = self.bounded(work.instrument(span)).await else {
+            return Err(Error::Timeout { operation: statement.name, limit: self.limit.unwrap_or_default() });
+        };
+        let client = client.done();
+        result.map_err(|e| {
+            if is_outdated_plan(&e) {
+                client.statement_cache.clear();
             }
-        }
+            Error::from_postgres(statement.name, e)
+        })
     }
 
     /// A connection of the pool.
@@ -246,6 +240,35 @@ impl Store {
                 db.system = "postgresql",
                 db.statement = name
             ),
+        }
+    }
+}
+
+/// A connection with a statement under way. Given up (a timeout, a dropped future), it is of no use to anyone
+/// else: the statement may still run, so it is cancelled as well as can be, and the connection closed.
+struct Working(Option<Object>, MakeRustlsConnect);
+
+impl Working {
+    fn done(mut self) -> Object {
+        self.0.take().expect("taken only here, which consumes it")
+    }
+}
+
+impl std::ops::Deref for Working {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        self.0.as_ref().expect("taken only when this is consumed")
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let Some(client) = self.0.take() else { return };
+        let (cancel, tls) = (client.cancel_token(), self.1.clone());
+        drop(Object::take(client));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(timeout(Duration::from_secs(5), async move { cancel.cancel_query(tls).await }));
         }
     }
 }

@@ -1,6 +1,7 @@
 -- leasehold_store::Store::heartbeat
 --
--- A leaving owner keeps its row (it can still be woken) and is not counted. Rows are locked in key order.
+-- A leaving owner keeps its row (it can still be woken) and is not counted. A lapsed member is forgotten once no
+-- partition names it: until then its row keeps polls of its older generations out. Rows are locked in key order.
 WITH me AS (
     INSERT INTO dispatchers AS d (queue_id, owner, expires_at, member, generation)
     VALUES ($1, $2, clock_timestamp() + $3::float8 * interval '1 second', $4, $5)
@@ -8,6 +9,7 @@ WITH me AS (
 ), lapsed AS (
     DELETE FROM dispatchers d WHERE d.ctid = ANY (ARRAY(
         SELECT c.ctid FROM dispatchers c WHERE c.queue_id = $1 AND c.owner <> $2 AND c.expires_at <= now()
+            AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = $1 AND p.owner = c.owner)
         FOR UPDATE SKIP LOCKED))
 ), held AS MATERIALIZED (
     SELECT p.partition_id FROM partitions p WHERE p.queue_id = $1 AND p.owner = $2 ORDER BY p.partition_id FOR UPDATE
