@@ -47,7 +47,8 @@ fn no_source_file_outgrows_its_room() {
 fn every_source_file_says_what_it_owns() {
     // A module's own tests.rs is what its name says.
     let silent = |(path, text): &(String, String)| {
-        (!text.starts_with("//!") && !path.ends_with("/tests.rs")).then(|| format!("{path} opens without //!"))
+        (!text.starts_with("//!") && !path.ends_with("/tests.rs"))
+            .then(|| format!("{path} opens without //!"))
     };
     none(&files(".rs").iter().filter_map(silent).collect::<Vec<_>>());
 }

@@ -68,13 +68,14 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 }
 
 fn code_of(error: &anyhow::Error) -> u8 {
+    // As a context it is no layer of the chain that could be told by its type.
+    if error.downcast_ref::<Refused>().is_some() {
+        return CONFIGURATION;
+    }
     error.chain().find_map(code_of_layer).unwrap_or(FAILURE)
 }
 
 fn code_of_layer(layer: &(dyn std::error::Error + 'static)) -> Option<u8> {
-    if layer.is::<Refused>() {
-        return Some(CONFIGURATION);
-    }
     if let Some(StartError::Config(_) | StartError::Backend { .. }) = layer.downcast_ref() {
         return Some(CONFIGURATION);
     }
@@ -134,6 +135,8 @@ mod tests {
         assert_eq!(code_of(&wrapped), SCHEMA_MISMATCH);
         assert!(chain(&wrapped).contains("version 3") && chain(&wrapped).contains("version 5"));
         assert_eq!(code_of(&anyhow::Error::new(Refused("no".into()))), CONFIGURATION);
+        let as_context = anyhow!("inner").context(Refused("no".into())).context("outer");
+        assert_eq!(code_of(&as_context), CONFIGURATION);
         assert_eq!(code_of(&anyhow!("anything")), FAILURE);
     }
 

@@ -46,9 +46,12 @@ pub(crate) struct Args {
 pub(crate) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     let configs = read(args)?;
     let first = &configs[0];
+    // Before anything else is touched: a file that cannot be served migrates nothing.
+    for (path, config) in args.config.iter().zip(&configs) {
+        config.check_backends().with_context(|| path.display().to_string())?;
+    }
     if args.check {
         for (path, config) in args.config.iter().zip(&configs) {
-            config.check_backends().with_context(|| path.display().to_string())?;
             println!("{}: good: {}", path.display(), config.summary());
         }
         return Ok(exit::OK);

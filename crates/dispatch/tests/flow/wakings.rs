@@ -1,0 +1,130 @@
+//! What wakes a sleeping queue: the doorbell, the fallback, and requests that come due.
+
+use std::time::{Duration, Instant};
+
+use leasehold_dispatch::config::DispatcherConfig;
+use leasehold_store::NewRequest;
+use leasehold_testkit::wait::until;
+
+use crate::{
+    bench::{Bench, PATIENCE, config, request},
+    desk::Desk,
+};
+
+/// Far below the fallback, far above what a bell takes.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Looks by itself only every half minute.
+fn sleepy() -> DispatcherConfig {
+    DispatcherConfig { poll_fallback: Duration::from_secs(30), ..config() }
+}
+
+async fn until_asleep(bench: &Bench) {
+    until("every dispatcher asks to be rung", PATIENCE, async || {
+        bench.value("SELECT coalesce(every(asleep), false) FROM dispatchers", &[]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sleeping_queue_is_woken_by_each_way_to_enqueue() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let _dispatcher = bench.start(sleepy(), &desk).await;
+    for round in 0..3 {
+        until_asleep(&bench).await;
+        let started = Instant::now();
+        bench.enqueue(1 + round).await;
+        bench.finish().await;
+        assert!(started.elapsed() < SOON, "by the store: after {:?}", started.elapsed());
+
+        until_asleep(&bench).await;
+        let started = Instant::now();
+        bench.sql.execute("SELECT enqueue('q', 'x', id => 'one', route => 'sql')", &[]).await.unwrap();
+        until("it has its result", PATIENCE, async || {
+            !bench.store.pop_results("sql", 1).await.unwrap().is_empty()
+        })
+        .await;
+        assert!(started.elapsed() < SOON, "by the SQL function: after {:?}", started.elapsed());
+    }
+}
+
+/// The request's partition may belong to either.
+#[tokio::test]
+async fn a_bell_reaches_whichever_dispatcher_owns_the_partition() {
+    let bench = Bench::new().await;
+    let (a_desk, b_desk) = (Desk::open(), Desk::open());
+    let config = DispatcherConfig { lease_ttl: Duration::from_secs(3), ..sleepy() };
+    let _a = bench.start(config.clone(), &a_desk).await;
+    let _b = bench.start(config, &b_desk).await;
+    until("the queue is shared", PATIENCE, async || {
+        let sql = "SELECT count(DISTINCT owner) = 2 AND count(*) FILTER (WHERE draining) = 0 FROM partitions";
+        bench.value(sql, &[]).await
+    })
+    .await;
+    for partition in (0..64).step_by(8) {
+        until_asleep(&bench).await;
+        let started = Instant::now();
+        bench.enqueue_one(crate::bench::request_in(partition, 0)).await;
+        bench.finish_one().await;
+        assert!(started.elapsed() < SOON, "partition {partition}: after {:?}", started.elapsed());
+    }
+    assert!(!a_desk.calls().is_empty() && !b_desk.calls().is_empty());
+}
+
+/// Hazards, "LISTEN connection dies without an error": a slow poll stands behind every bell.
+#[tokio::test]
+async fn a_queue_that_nobody_rings_is_served_by_the_fallback() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let _dispatcher = bench.start(config(), &desk).await;
+    until_asleep(&bench).await;
+    // As after a lapse of the membership: producers see nobody to ring.
+    bench.sql.execute("UPDATE dispatchers SET asleep = false", &[]).await.unwrap();
+    bench.enqueue(1).await;
+    bench.finish_one().await;
+}
+
+/// §3: a partition that changes hands brings requests with it for which nobody rings.
+#[tokio::test]
+async fn what_a_taken_partition_brings_is_served_without_a_bell() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let config = DispatcherConfig { lease_ttl: Duration::from_secs(2), ..sleepy() };
+    let _dispatcher = bench.start(config, &desk).await;
+    until_asleep(&bench).await;
+    bench.steal(Duration::from_secs(1)).await;
+    let started = Instant::now();
+    bench.enqueue(10).await;
+    bench.finish().await;
+    assert!(started.elapsed() < Duration::from_secs(10), "after {:?}", started.elapsed());
+}
+
+/// §3, "not before": parked until then, and not much longer.
+#[tokio::test]
+async fn a_parked_request_is_served_when_it_is_due_and_not_before() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let _dispatcher = bench.start(config(), &desk).await;
+    let due = bench.after(Duration::from_millis(1500)).await;
+    bench.enqueue_one(NewRequest { not_before: Some(due), ..request() }).await;
+    let result = bench.finish_one().await;
+    let late = result.dispatched_at.unwrap().duration_since(due).as_secs_f64();
+    // The fallback is 0.2 s; the rest is for a slow machine.
+    assert!((0.0..5.0).contains(&late), "dispatched {late} s after it was due");
+}
+
+/// Invariant 5: a parked request does not outlive its deadline.
+#[tokio::test]
+async fn a_parked_request_ends_at_its_deadline() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let _dispatcher = bench.start(config(), &desk).await;
+    let deadline = bench.after(Duration::from_secs(1)).await;
+    let not_before = Some(bench.after(Duration::from_secs(3600)).await);
+    bench.enqueue_one(NewRequest { not_before, deadline: Some(deadline), ..request() }).await;
+    let result = bench.finish_one().await;
+    assert_eq!(crate::bench::code(&result), "DEADLINE_EXCEEDED");
+    assert!(result.finished_at >= deadline);
+    assert!(desk.calls().is_empty());
+}

@@ -1,0 +1,140 @@
+//! A database with the schema in it, files of a test's own, and what must be true of requests in the end.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use leasehold_store::{Store, StoreOptions};
+use leasehold_testkit::{
+    database::{TestDatabase, temporary_directory},
+    stand_in::{StandIn, StandInOptions},
+    wait::until,
+};
+use tokio_postgres::{
+    Client,
+    types::{FromSqlOwned, ToSql},
+};
+
+use crate::{
+    PATIENCE,
+    process::{Ran, leasehold, run},
+};
+
+/// A directory that goes with the test.
+pub(crate) struct Directory(PathBuf);
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        Self(temporary_directory())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file and returns its path as an argument.
+    pub(crate) fn write(&self, name: &str, content: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An installation in a database of its own.
+pub(crate) struct Installation {
+    database: TestDatabase,
+    pub(crate) sql: Client,
+    pub(crate) directory: Directory,
+}
+
+impl Installation {
+    pub(crate) async fn new() -> Self {
+        let database = TestDatabase::from_template("e2e", async |url| {
+            let store = Store::open(&url, &StoreOptions::default()).unwrap();
+            store.migrate().await.unwrap();
+            store.close().await;
+        })
+        .await;
+        Self::of(database).await
+    }
+
+    /// Without the schema.
+    pub(crate) async fn empty() -> Self {
+        Self::of(TestDatabase::empty().await).await
+    }
+
+    async fn of(database: TestDatabase) -> Self {
+        let sql = database.connect().await;
+        sql.batch_execute("SET search_path TO leasehold, public").await.unwrap();
+        Self { database, sql, directory: Directory::new() }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        self.database.url()
+    }
+
+    /// Runs a command on this database, to its end.
+    pub(crate) async fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, b"").await
+    }
+
+    pub(crate) async fn run_with(&self, args: &[&str], input: &[u8]) -> Ran {
+        run(leasehold(args).env("DATABASE_URL", self.url()), input).await
+    }
+
+    /// The first column of the first row.
+    pub(crate) async fn value<T: FromSqlOwned>(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> T {
+        self.sql.query_one(sql, params).await.unwrap().get(0)
+    }
+
+    /// Enqueues requests with these ids, each with a body of its own.
+    pub(crate) async fn enqueue(&self, queue: &str, ids: &[String]) {
+        let bodies: Vec<String> = ids.iter().map(|id| body_of(id)).collect();
+        let sql = "SELECT count(*) FROM leasehold.enqueue_many($1, $2::text[], ids => $3)";
+        assert_eq!(self.value::<i64>(sql, &[&queue, &bodies, &ids]).await, i64::try_from(ids.len()).unwrap());
+    }
+
+    pub(crate) async fn until_results(&self, count: i64) {
+        until("so many results are recorded", PATIENCE, async || {
+            self.value::<i64>("SELECT count(*) FROM results", &[]).await >= count
+        })
+        .await;
+    }
+
+    /// Invariants 1 and 5: waits until no request is left. There is exactly one result for each of `ids`, with the
+    /// body of its request; returns the deliveries of each.
+    pub(crate) async fn finish(&self, ids: &[String]) -> BTreeMap<String, i32> {
+        until("every request is finished", PATIENCE, async || {
+            self.value::<i64>("SELECT count(*) FROM requests", &[]).await == 0
+        })
+        .await;
+        let rows = self.sql.query("SELECT id, code, body, deliveries FROM results", &[]).await.unwrap();
+        let mut deliveries = BTreeMap::new();
+        for row in rows {
+            let (id, code): (String, Option<String>) = (row.get(0), row.get(1));
+            assert_eq!(code, None, "{id}");
+            assert_eq!(row.get::<_, &[u8]>(2), body_of(&id).as_bytes(), "the body of another request");
+            assert_eq!(deliveries.insert(id.clone(), row.get(3)), None, "{id} has two results");
+        }
+        let mut expected = ids.to_vec();
+        expected.sort();
+        assert!(deliveries.keys().eq(&expected), "{} of {} have a result", deliveries.len(), expected.len());
+        deliveries
+    }
+}
+
+pub(crate) fn body_of(id: &str) -> String {
+    format!("the body of {id}")
+}
+
+/// A backend that answers each call outside of OpenAI's paths with what it was sent.
+pub(crate) async fn backend() -> StandIn {
+    StandIn::start(([127, 0, 0, 1], 0).into(), StandInOptions::recording()).await.unwrap()
+}

@@ -1,0 +1,115 @@
+//! The README's tour in SQL, statement by statement. Only the ellipses are filled in.
+
+use leasehold_testkit::wait::until;
+use tokio_postgres::SimpleQueryMessage;
+
+use crate::{
+    PATIENCE, code_blocks,
+    installation::{Installation, backend},
+    read,
+    serve::{Serve, configuration},
+};
+
+/// What stands for each ellipsis of the README, longest first.
+const FILLED: [(&str, &str); 7] = [
+    ("INSERT INTO orders …", "INSERT INTO orders VALUES (17)"),
+    ("\"messages\": […]", "\"messages\": []"),
+    ("ARRAY[…]::jsonb[]", "ARRAY['{\"n\": 1}', '{\"n\": 2}']::jsonb[]"),
+    ("routes => ARRAY[…]", "routes => ARRAY['replies', 'replies']"),
+    ("'…lease…'", "'{lease}'"),
+    ("ARRAY[…seqs…]", "ARRAY[{seqs}]::bigint[]"),
+    ("'…'", "'{}'"),
+];
+
+/// The statements of a block, without comments and blank lines.
+fn statements(block: &str) -> Vec<String> {
+    let lines = block.lines().map(|line| line.split("--").next().unwrap_or_default().trim_end());
+    let text = lines.collect::<Vec<_>>().join("\n");
+    text.split(";\n")
+        .map(|statement| statement.trim().trim_end_matches(';').to_owned())
+        .filter(|s| !s.is_empty())
+        .collect()
+}
+
+async fn rows(installation: &Installation, sql: &str) -> Vec<Vec<Option<String>>> {
+    let messages =
+        installation.sql.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    let rows = messages.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|n| row.get(n).map(str::to_owned)).collect()),
+        _ => None,
+    });
+    rows.collect()
+}
+
+async fn until_finished(installation: &Installation) {
+    until("what was enqueued is finished", PATIENCE, async || {
+        installation.value::<i64>("SELECT count(*) FROM requests", &[]).await == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_statement_of_the_readmes_tour_runs() {
+    let installation = Installation::new().await;
+    installation.sql.batch_execute("CREATE TABLE public.orders (n int)").await.unwrap();
+    let backend = backend().await;
+    let served = configuration(&backend, "").replace("name = \"q\"", "name = \"chat\"");
+    let serve = Serve::start(&installation, &served).await;
+
+    let blocks = code_blocks(&read("README.md"), "sql");
+    assert_eq!(blocks.len(), 1);
+    let text =
+        FILLED.iter().fold(blocks[0].clone(), |text, (ellipsis, filled)| text.replace(ellipsis, filled));
+    let (mut lease, mut seqs) = (String::new(), String::new());
+    let mut ran = 0;
+    for statement in statements(&text) {
+        let statement = statement.replace("{lease}", &lease).replace("{seqs}", &seqs);
+        assert!(!statement.contains('…'), "nothing is filled in for this ellipsis: {statement}");
+        if statement.contains("pop_results(") {
+            until_finished(&installation).await;
+        }
+        if statement.contains("lease_results(") {
+            rows(&installation, "SELECT enqueue('chat', 'x', route => 'replies')").await;
+            until_finished(&installation).await;
+        }
+        let found = rows(&installation, &statement).await;
+        match statement
+            .split(['.', '('])
+            .find(|word| word.ends_with("_results") || word.starts_with("enqueue"))
+        {
+            Some("enqueue") => assert_eq!(found.len(), 1, "{statement}"),
+            Some("enqueue_many") => assert_eq!(found.len(), 2, "{statement}"),
+            // One in the transaction, two by arrays, and order-17.
+            Some("pop_results") => assert_eq!(found.len(), 4, "{statement}"),
+            Some("lease_results") => {
+                assert_eq!(found.len(), 1, "{statement}");
+                (seqs, lease) = (found[0][0].clone().unwrap(), found[0][1].clone().unwrap());
+            }
+            Some("ack_results") => assert_eq!(found, [[Some(seqs.clone())]], "{statement}"),
+            Some("listen_results") => {
+                let channel = found[0][0].clone().unwrap();
+                rows(&installation, &format!("LISTEN \"{channel}\"")).await;
+            }
+            _ => {}
+        }
+        ran += 1;
+    }
+    assert_eq!(ran, 14, "of the tour's statements");
+    assert_eq!(installation.value::<i64>("SELECT count(*) FROM public.orders", &[]).await, 1);
+    let sql = "SELECT result_ttl = interval '7 days' AND max_deliveries = 5 FROM queues WHERE name = 'chat'";
+    assert!(installation.value::<bool>(sql, &[]).await);
+    serve.stop().await;
+}
+
+/// docs/sql.md has an example, too.
+#[tokio::test]
+async fn the_example_of_the_sql_reference_runs() {
+    let installation = Installation::new().await;
+    let blocks = code_blocks(&read("docs/sql.md"), "sql");
+    assert!(!blocks.is_empty());
+    for statement in blocks.iter().flat_map(|block| statements(block)) {
+        let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert_eq!(rows(&installation, &statement.replace("00-…", trace)).await.len(), 1, "{statement}");
+    }
+    assert_eq!(installation.value::<i64>("SELECT count(*) FROM requests", &[]).await, 1);
+}
