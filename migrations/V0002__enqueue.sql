@@ -99,7 +99,8 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
 $$;
 
 -- Wakes the queue's sleeping dispatchers at commit, and costs one look where nobody sleeps: NOTIFY takes a
--- lock of the whole server at commit. `partition` is NULL for many; else only its owner looks.
+-- lock of the whole server at commit. The partition is NULL for many, or for a parked one, so that whoever wakes
+-- knows when it is due; else only its owner looks.
 CREATE FUNCTION ring_queue(queue_id int, partition_id smallint) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
@@ -310,7 +311,7 @@ BEGIN
         VALUES (seq, q.queue_id, share, id, token, payload, deadline, coalesce(q.route, route), NOT parked,
             CASE WHEN parked THEN least(not_before, deadline) END, headers, metadata, at);
     IF EXISTS (SELECT FROM dispatchers d WHERE d.queue_id = q.queue_id AND d.asleep) THEN
-        PERFORM ring_queue(q.queue_id, share);
+        PERFORM ring_queue(q.queue_id, CASE WHEN NOT parked THEN share END);
     END IF;
 END
 $$;

@@ -19,8 +19,8 @@ pub struct DispatcherConfig {
     /// go to a peer waits for its own. Zero: they are aborted at once. Default 30 s.
     #[serde(with = "duration")]
     pub drain_timeout: Duration,
-    /// How long a sleeping queue waits for a notification before it looks by itself; so late
-    /// at most does a parked request come due. Default 2 s.
+    /// How long a sleeping queue waits for a notification before it looks by itself; so late at most does a
+    /// request come due that was parked without one, as a retry is. Default 2 s.
     #[serde(with = "duration::positive")]
     pub poll_fallback: Duration,
     /// Requests taken by one poll at most, 1 to 10,000. Default 256.

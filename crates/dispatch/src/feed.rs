@@ -35,6 +35,8 @@ pub(crate) struct Feeder {
     pub(crate) beat_now: Arc<Notify>,
     pub(crate) batch: u32,
     pub(crate) fallback: Duration,
+    /// When parked requests are looked at next.
+    pub(crate) due: Instant,
     pub(crate) stop: CancellationToken,
 }
 
@@ -42,7 +44,6 @@ impl Feeder {
     /// Feeds until told to stop. A poll under way is finished first.
     pub(crate) async fn run(mut self) {
         let mut doze = Doze::default();
-        let mut due = Instant::now();
         let mut failed = FAILED.0;
         let mut batch = self.batch;
         let mut cause = Cause::Other;
@@ -52,8 +53,8 @@ impl Feeder {
                 self.wait_for_room().await;
                 continue;
             }
-            if Instant::now() >= due {
-                due = Instant::now() + self.promote().await;
+            if Instant::now() >= self.due {
+                self.due = Instant::now() + self.promote().await;
             }
             let step = match self.served.consumer.poll(asked).await {
                 Ok(polled) => {
@@ -77,7 +78,7 @@ impl Feeder {
                     Step::Pause(pause)
                 }
             };
-            cause = self.take(step, due).await;
+            cause = self.take(step).await;
         }
     }
 
@@ -169,7 +170,7 @@ impl Feeder {
     }
 
     /// Does what the doze says, and returns why the next look is made.
-    async fn take(&mut self, step: Step, due: Instant) -> Cause {
+    async fn take(&mut self, step: Step) -> Cause {
         match step {
             Step::Look => Cause::Other,
             Step::Pause(pause) => {
@@ -185,26 +186,32 @@ impl Feeder {
                 }
                 Cause::Other
             }
-            Step::Sleep => self.sleep(due).await,
+            Step::Sleep => self.sleep().await,
         }
     }
 
-    async fn sleep(&mut self, due: Instant) -> Cause {
+    async fn sleep(&mut self) -> Cause {
         let started = Instant::now();
         let fallback = started + self.fallback;
         loop {
             tokio::select! {
                 bell = self.bells.recv() => match bell {
                     Some(Bell::Rung(partition)) if !self.concerns_us(&partition) => {}
-                    Some(Bell::Rung(_)) => {
-                        while self.bells.try_recv().is_ok() {}
+                    Some(Bell::Rung(partition)) => {
+                        let mut parked = partition.is_empty();
+                        while let Ok(bell) = self.bells.try_recv() {
+                            parked |= !matches!(bell, Bell::Rung(partition) if !partition.is_empty());
+                        }
+                        if parked {
+                            self.due = started;
+                        }
                         return Cause::Bell(started.elapsed());
                     }
                     Some(Bell::Connected) => return Cause::Other,
                     None => { sleep_until(fallback).await; return Cause::Fallback }
                 },
-                () = sleep_until(due.min(fallback)) => {
-                    return if due < fallback { Cause::Other } else { Cause::Fallback };
+                () = sleep_until(self.due.min(fallback)) => {
+                    return if self.due < fallback { Cause::Other } else { Cause::Fallback };
                 }
                 () = self.served.look.notified() => return Cause::Other,
                 () = self.stop.cancelled() => return Cause::Other,
@@ -212,7 +219,7 @@ impl Feeder {
         }
     }
 
-    /// A bell names a partition, or none for many.
+    /// A bell names a partition, or none for many requests or a parked one.
     fn concerns_us(&self, partition: &str) -> bool {
         partition.parse().map_or(true, |partition| self.served.consumer.holds(partition))
     }

@@ -76,12 +76,25 @@ async fn attend(pool: &Pool, job: &mut Job) -> Verdict {
     metrics::histogram!("leasehold_queued_duration_seconds", "queue" => job.served.name.clone())
         .record(queued_seconds(job));
     let outcome = tokio::select! {
-        () = watch.cancelled.cancelled() => return cancelled(stamp),
+        biased;
         outcome = pool.backend.call(call(job)) => outcome,
+        () = watch.cancelled.cancelled() => return cancelled(stamp),
+        // A backend keeps its own time; one that does not is not waited for.
+        () = deadline(job.polled.time_left()) => {
+            return Verdict::Done(failed(stamp, ErrorCode::DeadlineExceeded, "the deadline passed during the call"));
+        }
     };
     metrics::histogram!("leasehold_backend_duration_seconds", "pool" => pool.name.clone())
         .record(started.elapsed());
     conclude(pool, job, outcome)
+}
+
+/// Ends when the time left has passed; never where there is no deadline.
+async fn deadline(time_left: Option<Duration>) {
+    match time_left {
+        Some(time_left) => sleep(time_left).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// None: the gate lets the job pass, and its release is kept.

@@ -4,7 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use leasehold_store::{Error, Listener, Store};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{Dispatcher, Readiness, Running, StartError, Stops, follow};
@@ -145,6 +148,7 @@ impl Starting<'_> {
             beat_now,
             batch: config.poll_batch,
             fallback: config.poll_fallback,
+            due: Instant::now(),
             stop: self.stop.feeding.clone(),
         };
         Ok(Running {

@@ -44,6 +44,20 @@ async fn a_deadline_that_passes_in_the_pool_ends_it_without_a_call() {
     assert_eq!(desk.calls().len(), 1);
 }
 
+/// §3: a handler of one's own that keeps no time is not waited for.
+#[tokio::test]
+async fn a_handler_that_ignores_the_deadline_is_given_up() {
+    let bench = Bench::new().await;
+    let desk = Desk::closed();
+    let _dispatcher = bench.start(config(), &desk).await;
+    let deadline = bench.after(Duration::from_secs(2)).await;
+    bench.enqueue_one(NewRequest { deadline: Some(deadline), ..request() }).await;
+    let result = bench.finish_one().await;
+    assert_eq!((code(&result), result.status), ("DEADLINE_EXCEEDED", None));
+    assert!(result.finished_at >= deadline);
+    assert_eq!(desk.calls().len(), 1);
+}
+
 /// §3: call timeout = min(request timeout, time left to the deadline).
 #[tokio::test]
 async fn a_deadline_that_passes_during_the_call_aborts_it() {

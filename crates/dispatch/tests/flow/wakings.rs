@@ -114,6 +114,21 @@ async fn a_parked_request_is_served_when_it_is_due_and_not_before() {
     assert!((0.0..5.0).contains(&late), "dispatched {late} s after it was due");
 }
 
+/// §3: a sleeping queue learns when a request that was parked by its producer is due, and does not wait for its
+/// fallback of half a minute.
+#[tokio::test]
+async fn a_request_parked_while_the_queue_sleeps_is_served_when_it_is_due() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let _dispatcher = bench.start(sleepy(), &desk).await;
+    until_asleep(&bench).await;
+    let due = bench.after(Duration::from_secs(1)).await;
+    bench.enqueue_one(NewRequest { not_before: Some(due), ..request() }).await;
+    let result = bench.finish_one().await;
+    let late = result.dispatched_at.unwrap().duration_since(due).as_secs_f64();
+    assert!((0.0..10.0).contains(&late), "dispatched {late} s after it was due");
+}
+
 /// Invariant 5: a parked request does not outlive its deadline.
 #[tokio::test]
 async fn a_parked_request_ends_at_its_deadline() {
