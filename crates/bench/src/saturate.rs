@@ -61,6 +61,9 @@ struct Measured {
 const PRODUCERS: usize = 2;
 const ROWS: usize = 100;
 const POLLERS: usize = 2;
+const POP: i32 = 256;
+/// After less than a full batch, as a feeder of the dispatcher does.
+const PAUSE: Duration = Duration::from_millis(5);
 
 impl Saturate {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
@@ -203,8 +206,10 @@ async fn dispatch(
 ) -> anyhow::Result<()> {
     while !stop.is_cancelled() {
         let polled = consumer.poll(sizes.batch).await?;
+        if polled.len() < sizes.batch as usize {
+            tokio::time::sleep(PAUSE).await;
+        }
         if polled.is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
         }
         let completions: Vec<Completion> = polled
@@ -226,9 +231,9 @@ async fn dispatch(
 
 async fn poll(store: Store, counts: Arc<Counts>, stop: CancellationToken) -> anyhow::Result<()> {
     while !stop.is_cancelled() {
-        let popped = store.pop_results("bench", 256).await?.len();
-        if popped == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        let popped = store.pop_results("bench", POP).await?.len();
+        if popped < POP as usize {
+            tokio::time::sleep(PAUSE).await;
         }
         counts.popped.fetch_add(popped as u64, Ordering::Relaxed);
     }
