@@ -1,6 +1,7 @@
 //! Measures Leasehold on this machine, with a Postgres of its own and durable commits.
 
 mod cpu;
+mod limit;
 mod saturate;
 mod statements;
 

@@ -17,7 +17,7 @@ use leasehold_testkit::cluster::{Cluster, ClusterOptions, find_bin_dir};
 use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::{cpu, statements};
+use crate::{cpu, limit, statements};
 
 /// The workload's sizes.
 #[derive(Args, Clone)]
@@ -76,22 +76,28 @@ impl Saturate {
             remove_on_exit: true,
         })
         .await?;
-        let mut rates = Vec::new();
+        let (mut rates, mut shares) = (Vec::new(), Vec::new());
         for run in 0..self.runs {
             let database = format!("run_{run}");
             cluster.create_database(&database).await?;
+            let time = Duration::from_secs(self.seconds.min(5));
+            let limit = limit::insert_only(&cluster.url(&database), self.payload, time).await?;
             let Measured { rate, database_micros, our_micros } = self.once(&cluster, &database).await?;
             println!(
-                "run {}: {rate:.0} requests/s end to end; CPU per request: database {database_micros:.0} µs, \
-                 ours {our_micros:.0} µs",
-                run + 1
+                "run {}: {rate:.0} requests/s end to end, {:.0} % of insert-only ({limit:.0}/s); CPU per request: \
+                 database {database_micros:.0} µs, ours {our_micros:.0} µs",
+                run + 1,
+                100.0 * rate / limit
             );
             rates.push(rate);
+            shares.push(100.0 * rate / limit);
         }
         rates.sort_by(f64::total_cmp);
+        shares.sort_by(f64::total_cmp);
         println!(
-            "median {:.0}/s: {} B payload, batch {}, {} dispatchers, {} s",
+            "median {:.0}/s, {:.0} % of insert-only: {} B payload, batch {}, {} dispatchers, {} s",
             rates[rates.len() / 2],
+            shares[shares.len() / 2],
             self.payload,
             self.batch,
             self.dispatchers,
