@@ -350,8 +350,8 @@ CREATE FUNCTION enqueue_many(queue text, payloads text[], ids text[] DEFAULT NUL
 RETURNS TABLE (id text, token text, seq bigint)
 LANGUAGE sql
 BEGIN ATOMIC
-    SELECT * FROM enqueue_many(queue, ARRAY(SELECT convert_to(p, 'UTF8')
-        FROM unnest(payloads) WITH ORDINALITY AS u (p, n) ORDER BY n), ids, tokens, deadlines, routes, not_befores,
+    SELECT * FROM enqueue_many(queue, CASE WHEN payloads IS NOT NULL THEN ARRAY(SELECT convert_to(p, 'UTF8')
+        FROM unnest(payloads) WITH ORDINALITY AS u (p, n) ORDER BY n) END, ids, tokens, deadlines, routes, not_befores,
         headers, metadata);
 END;
 
@@ -374,7 +374,8 @@ BEGIN ATOMIC
 END;
 
 -- Flags every generation of each id, and says how many. A parked one is made due, so that its outcome does
--- not wait. Rows are locked in key order.
+-- not wait. One that nobody has goes to the head of the order, where its outcome needs no room: see dispatch.
+-- Rows are locked in key order.
 CREATE FUNCTION cancel(ids text[]) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -386,7 +387,9 @@ BEGIN
         PERFORM fail('LH001', 'ids must not be null');
     END IF;
     PERFORM 1 FROM requests r WHERE r.id = ANY (cancel.ids) ORDER BY r.id, r.token FOR UPDATE;
-    UPDATE requests r SET cancelled = true, ready = true, due_at = NULL WHERE r.id = ANY (cancel.ids);
+    UPDATE requests r SET cancelled = true, ready = true, due_at = NULL,
+            deadline = CASE WHEN r.epoch = 0 THEN '-infinity' ELSE r.deadline END
+        WHERE r.id = ANY (cancel.ids);
     GET DIAGNOSTICS flagged = ROW_COUNT;
     FOR bell IN SELECT DISTINCT r.queue_id, r.partition_id FROM requests r WHERE r.id = ANY (cancel.ids) LOOP
         PERFORM ring_queue(bell.queue_id, bell.partition_id);
@@ -402,7 +405,8 @@ CREATE FUNCTION request_status(id text) RETURNS TABLE (token text, queue text, s
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT r.token, q.name, CASE WHEN r.epoch <> 0 THEN 'in flight' WHEN r.ready THEN 'pending' ELSE 'parked' END,
         r.seq, r.partition_id, CASE WHEN r.epoch <> 0 THEN p.owner END, r.deliveries, r.cancelled, r.route,
-        r.enqueued_at, r.dispatched_at, CASE WHEN NOT r.ready THEN r.due_at END, r.deadline
+        r.enqueued_at, r.dispatched_at, CASE WHEN NOT r.ready THEN r.due_at END,
+        CASE WHEN isfinite(r.deadline) THEN r.deadline END
     FROM requests r JOIN queues q USING (queue_id)
         LEFT JOIN partitions p ON p.queue_id = r.queue_id AND p.partition_id = r.partition_id
     WHERE r.id = request_status.id ORDER BY r.seq

@@ -14,6 +14,7 @@ BEGIN
         PERFORM fail('LH001', 'config must be a JSON object');
     END IF;
     q := open_queue(queue);
+    SELECT * INTO q FROM queues t WHERE t.queue_id = q.queue_id FOR UPDATE; -- one change after the other
     FOR key, value IN SELECT * FROM jsonb_each_text(config) LOOP
         BEGIN
             CASE key
@@ -89,7 +90,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
         ('leasehold_dispatcher', 'SELECT', 'TABLE %1$I.schema_history, %1$I.queues, %1$I.routes'),
         ('leasehold_dispatcher', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE %1$I.requests, %1$I.results,
             %1$I.partitions, %1$I.dispatchers, %1$I.submissions'),
-        ('leasehold_dispatcher', 'EXECUTE', 'FUNCTION %1$I.dispatch(int, text, int, bigint), %1$I.ensure_queue(text), %1$I.channel(text, int),
+        ('leasehold_dispatcher', 'EXECUTE', 'FUNCTION %1$I.dispatch(int, text, int, bigint, boolean, boolean), %1$I.ensure_queue(text), %1$I.channel(text, int),
             %1$I.backlog(text, interval[]), %1$I.result_depth(text)'),
         ('leasehold_admin', 'USAGE', 'SCHEMA %1$I'),
         ('leasehold_admin', 'SELECT', 'ALL TABLES IN SCHEMA %1$I'),

@@ -31,6 +31,9 @@ pub struct DispatcherConfig {
     /// No retry waits longer, unless the backend asks for it. Default 60 s.
     #[serde(with = "duration::positive")]
     pub retry_max: Duration,
+    /// The longest wait that a backend can ask for with `Retry-After`; more is taken for this. Default 1 h.
+    #[serde(with = "duration::positive")]
+    pub retry_after_max: Duration,
     /// How long a finished submission is remembered, so that a repeat of it returns the original. Default 24 h.
     #[serde(with = "duration::positive")]
     pub submission_retention: Duration,
@@ -50,6 +53,7 @@ impl Default for DispatcherConfig {
             poll_batch: 256,
             retry_base: retry.base,
             retry_max: retry.max,
+            retry_after_max: retry.longest_asked,
             submission_retention: Duration::from_secs(24 * 3600),
             pools: Vec::new(),
             queues: Vec::new(),

@@ -22,6 +22,16 @@ use tokio_util::sync::CancellationToken;
 use ledger::Ledger;
 pub use rebalance::Beat;
 
+/// How long polls step over locked rows after one that waited in vain.
+const WARY: Duration = Duration::from_secs(30);
+
+/// What a poll is for.
+#[derive(Clone, Copy)]
+enum Poll {
+    Any,
+    Ended,
+}
+
 /// How a consumer keeps its leases.
 #[derive(Clone, Debug)]
 pub struct ConsumerOptions {
@@ -66,6 +76,8 @@ pub struct Consumer {
     ensured: AtomicBool,
     stopping: AtomicBool,
     closed: AtomicBool,
+    /// When a poll last waited in vain, perhaps for a row that another transaction holds.
+    wary_since: Mutex<Option<Instant>>,
 }
 
 impl Consumer {
@@ -83,6 +95,7 @@ impl Consumer {
             ensured: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            wary_since: Mutex::new(None),
         }
     }
 
@@ -100,6 +113,18 @@ impl Consumer {
     /// # Errors
     /// When the database refuses.
     pub async fn poll(&self, limit: u32) -> Result<Vec<Polled>, Error> {
+        self.poll_by(Poll::Any, limit).await
+    }
+
+    /// As [`Consumer::poll`], for those alone whose outcome is certain: past their deadline, or cancelled.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn poll_ended(&self, limit: u32) -> Result<Vec<Polled>, Error> {
+        self.poll_by(Poll::Ended, limit).await
+    }
+
+    async fn poll_by(&self, poll: Poll, limit: u32) -> Result<Vec<Polled>, Error> {
         let _cycle = self.cycle.lock().await;
         if self.is_closed() || self.ledger().active() == 0 {
             return Ok(Vec::new());
@@ -111,7 +136,16 @@ impl Consumer {
         let generation = self.ledger().generation();
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let unanswered = Unanswered(Some(self));
-        let requests = self.store.dispatch(self.queue, &self.owner, limit, generation).await?;
+        let (store, queue, owner) = (&self.store, self.queue, &self.owner);
+        let result = match poll {
+            Poll::Ended => store.dispatch_ended(queue, owner, limit, generation).await,
+            Poll::Any if self.is_wary() => store.dispatch_past_locked(queue, owner, limit, generation).await,
+            Poll::Any => store.dispatch(queue, owner, limit, generation).await,
+        };
+        if let Err(Error::Timeout { .. }) = &result {
+            *self.wary_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
+        let requests = result?;
         unanswered.answered();
         let received = Instant::now();
         let mut ledger = self.ledger();
@@ -185,6 +219,11 @@ impl Consumer {
         self.store.set_asleep(self.queue, &self.owner, asleep).await
     }
 
+    /// Whether the database answers within a statement's time.
+    pub async fn database_answers(&self) -> bool {
+        self.store.ping().await.is_ok()
+    }
+
     /// From the next rebalance on: not a member, everything drains, and peers' shares grow.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
@@ -224,6 +263,11 @@ impl Consumer {
         for stamp in stamps {
             ledger.settle(stamp);
         }
+    }
+
+    fn is_wary(&self) -> bool {
+        let since = *self.wary_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| since.elapsed() < WARY)
     }
 
     fn is_closed(&self) -> bool {

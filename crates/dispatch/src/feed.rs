@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_store::Bell;
+use leasehold_store::{Bell, Error};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep, sleep_until},
@@ -21,6 +21,8 @@ use crate::{
 
 /// How long to wait for a budget that is zero, or for a room nobody announced.
 const NO_ROOM: Duration = Duration::from_millis(50);
+/// Between two looks for cancelled and late requests while there is no room for others.
+const ENDED: Duration = Duration::from_secs(1);
 /// After a failed poll, doubling up to a second.
 const FAILED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Parked requests made due by one statement.
@@ -46,10 +48,15 @@ impl Feeder {
         let mut doze = Doze::default();
         let mut failed = FAILED.0;
         let mut batch = self.batch;
+        let mut ended = Instant::now();
         let mut cause = Cause::Other;
         while !self.stop.is_cancelled() {
             let asked = self.asked(batch);
             if asked == 0 {
+                if Instant::now() >= ended {
+                    ended = Instant::now() + ENDED;
+                    self.end_without_room().await;
+                }
                 self.wait_for_room().await;
                 continue;
             }
@@ -65,12 +72,7 @@ impl Feeder {
                     if refused { Step::Pause(NO_ROOM) } else { doze.step(cause, found, asked as usize) }
                 }
                 Err(error) => {
-                    tracing::warn!(
-                        queue = self.served.name,
-                        error = &error as &dyn std::error::Error,
-                        "a poll failed; what it may have stamped is handed back"
-                    );
-                    self.beat_now.notify_one();
+                    self.report(&error);
                     // Perhaps it was too much for the time a statement has.
                     batch = (asked / 2).max(1);
                     let pause = failed;
@@ -90,6 +92,26 @@ impl Feeder {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to `room`")]
         let asked = (f64::from(room) * budget).ceil() as u32;
         asked
+    }
+
+    /// Cancelled and late requests have their outcome, room or not.
+    async fn end_without_room(&self) {
+        self.pool.end_waiting();
+        match self.served.consumer.poll_ended(self.batch).await {
+            Ok(polled) => {
+                self.sort_out(polled).await;
+            }
+            Err(error) => self.report(&error),
+        }
+    }
+
+    fn report(&self, error: &Error) {
+        tracing::warn!(
+            queue = self.served.name,
+            error = error as &dyn std::error::Error,
+            "a poll failed; what it may have stamped is handed back"
+        );
+        self.beat_now.notify_one();
     }
 
     async fn wait_for_room(&self) {

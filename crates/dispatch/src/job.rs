@@ -16,6 +16,7 @@ use tracing::Span;
 
 use crate::{
     backend::{Answer, ErrorCode},
+    cancellation::Watch,
     config::{Class, QueueConfig, Tier},
     consumer::{Consumer, Polled},
     gate::{Gate, Release},
@@ -103,6 +104,8 @@ pub(crate) struct Job {
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) releases: Vec<Release>,
+    /// From when the pool has it.
+    pub(crate) watch: Option<Watch>,
     /// Of the dispatch, once a worker has it.
     pub(crate) span: Span,
     _counted: Counted,
@@ -133,6 +136,7 @@ impl Job {
             headers,
             metadata,
             releases: Vec::new(),
+            watch: None,
             span: Span::none(),
             _counted: Counted(in_flight),
         }
@@ -140,6 +144,16 @@ impl Job {
 
     pub(crate) fn stamp(&self) -> Stamp {
         self.polled.request.stamped.stamp.clone()
+    }
+
+    /// What a job in the pool has come to before any worker took it: it was cancelled, or is late.
+    pub(crate) fn outcome_while_waiting(&self) -> Option<Verdict> {
+        if self.polled.time_left().is_some_and(|left| left.is_zero()) {
+            let message = "the deadline passed before the call";
+            return Some(Verdict::Done(failed(self.stamp(), ErrorCode::DeadlineExceeded, message)));
+        }
+        let cancelled = self.watch.as_ref().is_some_and(|watch| watch.cancelled.is_cancelled());
+        cancelled.then(|| cancelled_by_request(self.stamp()))
     }
 
     /// Ends the job. A dispatch that is no longer ours has nothing to write; its fence would refuse it.
@@ -179,6 +193,11 @@ impl Settlement {
     pub(crate) fn open(self) -> (Verdict, f64, (Vec<Release>, Span)) {
         (self.verdict, self.end_to_end_seconds, (self.releases, self.span))
     }
+}
+
+/// The verdict on a cancelled request.
+pub(crate) fn cancelled_by_request(stamp: Stamp) -> Verdict {
+    Verdict::Done(failed(stamp, ErrorCode::Cancelled, "the request was cancelled"))
 }
 
 /// A result without an answer.

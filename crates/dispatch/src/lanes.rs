@@ -75,6 +75,21 @@ impl<T> Lanes<T> {
         lane.queues[queue].pop_front()
     }
 
+    /// Takes those that `pick` picks, wherever they stand.
+    pub(crate) fn take_if(&mut self, pick: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut taken = Vec::new();
+        for lane in &mut self.lanes {
+            for (place, queue) in lane.queues.iter_mut().enumerate() {
+                let (picked, kept): (VecDeque<T>, VecDeque<T>) = queue.drain(..).partition(&pick);
+                *queue = kept;
+                lane.waiting -= picked.len();
+                self.waiting[place] -= picked.len();
+                taken.extend(picked);
+            }
+        }
+        taken
+    }
+
     /// Empties all lanes.
     pub(crate) fn take_all(&mut self) -> Vec<T> {
         self.waiting.fill(0);

@@ -78,10 +78,23 @@ impl Pool {
         self.freed[place].notified().await;
     }
 
-    pub(crate) fn push(&self, job: Job) {
+    pub(crate) fn push(&self, mut job: Job) {
+        let stamp = job.stamp();
+        job.watch = Some(self.cancellations.watch(&stamp.id, &stamp.token));
         let (place, lane) = (job.served.place, job.served.lane(&job.metadata));
         self.state().lanes.push(place, lane, job);
         self.arrived.notify_one();
+    }
+
+    /// Ends what waits for a worker and has its outcome already.
+    pub(crate) fn end_waiting(&self) {
+        let ended = self.state().lanes.take_if(|job| job.outcome_while_waiting().is_some());
+        for job in ended {
+            self.freed[job.served.place].notify_one();
+            if let Some(verdict) = job.outcome_while_waiting() {
+                job.settle(verdict);
+            }
+        }
     }
 
     /// Takes everything that no worker has begun.

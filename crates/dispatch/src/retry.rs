@@ -17,11 +17,17 @@ pub struct RetryPolicy {
     pub base: Duration,
     /// No backoff is longer, save where the backend asks for more. Default 60 s.
     pub max: Duration,
+    /// The longest wait that a backend can ask for. Default 1 h.
+    pub longest_asked: Duration,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { base: Duration::from_secs(2), max: Duration::from_secs(60) }
+        Self {
+            base: Duration::from_secs(2),
+            max: Duration::from_secs(60),
+            longest_asked: Duration::from_hours(1),
+        }
     }
 }
 
@@ -53,7 +59,7 @@ pub fn next_retry(
     }
     let limit = nanos(policy.max).min(time_left).min(exponential(nanos(policy.base), n));
     let backoff = if limit == 0 { 0 } else { rng.random_range(limit / 2..limit) };
-    let wait = match retry_after.map(nanos) {
+    let wait = match retry_after.map(|asked| nanos(asked.min(policy.longest_asked))) {
         Some(asked) if asked > backoff => {
             let least = asked.min(time_left / 2);
             least.saturating_add(rng.random_range(0..=least / 4))

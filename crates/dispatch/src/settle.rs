@@ -73,16 +73,16 @@ async fn ack_all(served: &Served, done: Vec<(Completion, f64)>) {
     }
 }
 
-/// A result that the database cannot hold must not take others with it, nor end in silence: the batch is halved
-/// until it stands alone, and an error is recorded in its place.
+/// A result that the database cannot hold, or a row that another transaction holds, must not take others with it:
+/// the batch is halved until it stands alone. In place of what cannot be held an error is recorded.
 async fn ack(served: &Served, mut completions: Vec<Completion>, seconds: &[f64]) {
-    match persist(|| served.consumer.ack(&completions)).await {
+    match persist(completions.len(), || served.consumer.ack(&completions)).await {
         Ok(acked) => {
             for ((completion, acked), seconds) in completions.iter().zip(acked).zip(seconds) {
                 count(served, completion, acked, *seconds);
             }
         }
-        Err(error) if error.refuses_data() && completions.len() > 1 => {
+        Err(error) if completions.len() > 1 && (error.refuses_data() || stands_out(served, &error).await) => {
             let second = completions.split_off(completions.len() / 2);
             let (first_seconds, second_seconds) = seconds.split_at(completions.len());
             Box::pin(ack(served, completions, first_seconds)).await;
@@ -124,7 +124,7 @@ async fn write<F: Future<Output = Result<Vec<Stamp>, Error>>>(
     if stamps.is_empty() {
         return;
     }
-    match persist(write).await {
+    match persist(1, write).await {
         Ok(matched) => {
             let fenced = (stamps.len() - matched.len()) as u64;
             if fenced > 0 {
@@ -136,10 +136,19 @@ async fn write<F: Future<Output = Result<Vec<Stamp>, Error>>>(
     }
 }
 
-/// Tries a write three times in all.
-async fn persist<T, F: Future<Output = Result<T, Error>>>(write: impl Fn() -> F) -> Result<T, Error> {
+/// Whether a write timed out by itself, while the database answers others.
+async fn stands_out(served: &Served, error: &Error) -> bool {
+    matches!(error, Error::Timeout { .. }) && served.consumer.database_answers().await
+}
+
+/// Tries a write three times in all; one of many that timed out only once, for it can be split.
+async fn persist<T, F: Future<Output = Result<T, Error>>>(
+    size: usize,
+    write: impl Fn() -> F,
+) -> Result<T, Error> {
     for pause in PAUSES {
         match write().await {
+            Err(error @ Error::Timeout { .. }) if size > 1 => return Err(error),
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,

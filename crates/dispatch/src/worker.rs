@@ -1,7 +1,8 @@
 //! One request with its backend: from the pool's gate to the verdict.
 
-use std::time::Duration;
+use std::{panic::AssertUnwindSafe, time::Duration};
 
+use futures_util::FutureExt;
 use leasehold_store::{Deferral, Retry, Stamp};
 use tokio::time::{Instant, sleep};
 use tracing::Instrument;
@@ -9,7 +10,7 @@ use tracing::Instrument;
 use crate::{
     backend::{Answer, Call, ErrorCode, Failure, Outcome},
     gate::Decision,
-    job::{Job, Verdict, answered, failed},
+    job::{Job, Verdict, answered, cancelled_by_request, failed},
     pool::Pool,
     retry::{RetryDecision, next_retry},
     trace,
@@ -36,20 +37,25 @@ pub(crate) async fn run(pool: &Pool, mut job: Job) {
     trace::continue_from(&span, &job.headers);
     job.span = span.clone();
     let lost = job.polled.lost.clone();
-    let verdict = async {
+    let attended = async {
         tokio::select! {
             biased;
             () = lost.cancelled() => {
                 tracing::info!("given up: this dispatch is no longer ours");
                 metrics::counter!("leasehold_lost_total", "queue" => job.served.name.clone()).increment(1);
-                None
+                Ok(None)
             }
-            () = pool.abort.cancelled() => Some(Verdict::Back(job.stamp())),
-            verdict = attend(pool, &mut job) => Some(verdict),
+            () = pool.abort.cancelled() => Ok(Some(Verdict::Back(job.stamp()))),
+            attended = AssertUnwindSafe(attend(pool, &mut job)).catch_unwind() => attended.map(Some),
         }
     }
     .instrument(span)
     .await;
+    let verdict = attended.unwrap_or_else(|_| {
+        // The panic's hook has said where. Perhaps another try does not panic; the deliveries are counted.
+        tracing::error!(queue = job.served.name, id = job.stamp().id, "the call panicked");
+        Some(try_again(pool, &job, Failure::new(ErrorCode::BackendError, "the call panicked"), None))
+    });
     if let Some(verdict) = verdict {
         job.settle(verdict);
     }
@@ -60,25 +66,21 @@ async fn attend(pool: &Pool, job: &mut Job) -> Verdict {
         return verdict;
     }
     let stamp = job.stamp();
-    let watch = pool.cancellations.watch(&stamp.id, &stamp.token);
     if job.polled.received.elapsed() > FRESH && pool.cancellations.is_cancelled(&stamp.id, &stamp.token).await
     {
-        return cancelled(stamp);
+        return cancelled_by_request(stamp);
     }
-    if job.polled.time_left().is_some_and(|left| left.is_zero()) {
-        return Verdict::Done(failed(
-            stamp,
-            ErrorCode::DeadlineExceeded,
-            "the deadline passed before the call",
-        ));
+    if let Some(verdict) = job.outcome_while_waiting() {
+        return verdict;
     }
+    let cancelled = job.watch.as_ref().map(|watch| watch.cancelled.clone()).unwrap_or_default();
     let started = Instant::now();
     metrics::histogram!("leasehold_queued_duration_seconds", "queue" => job.served.name.clone())
         .record(queued_seconds(job));
     let outcome = tokio::select! {
         biased;
         outcome = pool.backend.call(call(job)) => outcome,
-        () = watch.cancelled.cancelled() => return cancelled(stamp),
+        () = cancelled.cancelled() => return cancelled_by_request(stamp),
         // A backend keeps its own time; one that does not is not waited for.
         () = deadline(job.polled.time_left()) => {
             return Verdict::Done(failed(stamp, ErrorCode::DeadlineExceeded, "the deadline passed during the call"));
@@ -148,10 +150,6 @@ fn queued_seconds(job: &Job) -> f64 {
     let request = &job.polled.request;
     let before = request.dispatched_at.duration_since(request.enqueued_at).as_secs_f64().max(0.0);
     before + job.polled.received.elapsed().as_secs_f64()
-}
-
-fn cancelled(stamp: Stamp) -> Verdict {
-    Verdict::Done(failed(stamp, ErrorCode::Cancelled, "the request was cancelled"))
 }
 
 fn conclude(pool: &Pool, job: &Job, outcome: Outcome) -> Verdict {

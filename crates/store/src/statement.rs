@@ -20,6 +20,8 @@ macro_rules! statements {
 
 statements! {
     REQUEST_DISPATCH = "request/dispatch";
+    REQUEST_DISPATCH_PAST_LOCKED = "request/dispatch_past_locked";
+    REQUEST_DISPATCH_ENDED = "request/dispatch_ended";
     REQUEST_ENQUEUE = "request/enqueue";
     REQUEST_IN_FLIGHT = "request/in_flight";
     REQUEST_RESET_STALE = "request/reset_stale";

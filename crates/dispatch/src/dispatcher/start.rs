@@ -78,7 +78,8 @@ fn pools(
     cancellations: &Cancellations,
     rng: &mut StdRng,
 ) -> Result<Vec<Arc<Pool>>, StartError> {
-    let retry = RetryPolicy { base: config.retry_base, max: config.retry_max };
+    let retry =
+        RetryPolicy { base: config.retry_base, max: config.retry_max, longest_asked: config.retry_after_max };
     config
         .pools
         .iter()

@@ -8,8 +8,13 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Whatever a backend asks for counts.
+fn trusting() -> RetryPolicy {
+    RetryPolicy { longest_asked: Duration::MAX, ..RetryPolicy::default() }
+}
+
 fn decide(n: u32, time_left: Option<Duration>, asked: Option<Duration>, seed: u64) -> RetryDecision {
-    next_retry(n, time_left, asked, &RetryPolicy::default(), &mut StdRng::seed_from_u64(seed))
+    next_retry(n, time_left, asked, &trusting(), &mut StdRng::seed_from_u64(seed))
 }
 
 fn wait(n: u32, time_left: Option<Duration>, asked: Option<Duration>, seed: u64) -> Duration {
@@ -52,7 +57,7 @@ fn no_time_left_is_the_deadline() {
 
 #[test]
 fn a_zero_policy_retries_at_once() {
-    let policy = RetryPolicy { base: Duration::ZERO, max: Duration::ZERO };
+    let policy = RetryPolicy { base: Duration::ZERO, max: Duration::ZERO, longest_asked: Duration::MAX };
     let decision = next_retry(3, None, None, &policy, &mut StdRng::seed_from_u64(1));
     assert_eq!(decision, RetryDecision::Wait(Duration::ZERO));
 }
@@ -126,7 +131,7 @@ proptest! {
         n in any::<u32>(), left in any_duration(), asked in proptest::option::of(any_duration()),
         base in any_duration(), max in any_duration(), seed in any::<u64>(),
     ) {
-        let policy = RetryPolicy { base, max };
+        let policy = RetryPolicy { base, max, longest_asked: Duration::MAX };
         match next_retry(n, Some(left), asked, &policy, &mut StdRng::seed_from_u64(seed)) {
             RetryDecision::Wait(wait) => prop_assert!(wait < left),
             RetryDecision::DeadlineFirst => prop_assert!(left.is_zero()),
@@ -162,4 +167,15 @@ proptest! {
         let asked = parse_retry_after(&value, rfc_date());
         prop_assert!(asked.is_none_or(|asked| asked <= LONGEST_RETRY_AFTER));
     }
+}
+
+#[test]
+fn a_backend_cannot_ask_for_more_than_the_policy_allows() {
+    let mut rng = StdRng::seed_from_u64(5);
+    let asked = Some(Duration::from_secs(u64::MAX / 4));
+    let policy = RetryPolicy::default();
+    let RetryDecision::Wait(wait) = next_retry(1, None, asked, &policy, &mut rng) else {
+        panic!("no deadline")
+    };
+    assert!((policy.longest_asked..=policy.longest_asked * 5 / 4).contains(&wait), "{wait:?}");
 }

@@ -19,6 +19,7 @@ mod desk;
 mod ends;
 mod fences;
 mod gates;
+mod hindrances;
 mod order;
 mod outcomes;
 mod peers;

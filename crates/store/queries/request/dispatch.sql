@@ -1,2 +1,2 @@
 -- leasehold_store::Store::dispatch
-SELECT * FROM dispatch($1, $2, $3, $4)
+SELECT * FROM dispatch($1, $2, $3, $4, false, false)

@@ -1,4 +1,4 @@
 -- leasehold_store::Store::request_status
 SELECT token, queue, state, seq, partition_id, owner, deliveries, cancelled, route, enqueued_at, dispatched_at, due_at,
-    nullif(deadline, 'infinity') AS deadline
+    deadline
 FROM request_status($1)

@@ -10,7 +10,11 @@ use tokio_postgres::{
 };
 
 use super::{Deferral, Dispatched, Envelope, Flight, Promotion, Reset, Retry, Stamp, Stamped};
-use crate::{Error, Store, statement, store::column};
+use crate::{
+    Error, Store,
+    statement::{self, Statement},
+    store::column,
+};
 
 impl Store {
     /// Stamps up to `limit` pending requests of the partitions that `owner` holds and is not draining, earliest
@@ -28,10 +32,51 @@ impl Store {
         limit: i32,
         generation: i64,
     ) -> Result<Vec<Dispatched>, Error> {
+        self.dispatch_by(&statement::REQUEST_DISPATCH, queue, owner, limit, generation).await
+    }
+
+    /// As [`Store::dispatch`], stepping over rows that another transaction holds instead of waiting for it.
+    /// Costs a lock for each row: for use after a wait.
+    ///
+    /// # Errors
+    /// As [`Store::dispatch`].
+    pub async fn dispatch_past_locked(
+        &self,
+        queue: i32,
+        owner: &str,
+        limit: i32,
+        generation: i64,
+    ) -> Result<Vec<Dispatched>, Error> {
+        self.dispatch_by(&statement::REQUEST_DISPATCH_PAST_LOCKED, queue, owner, limit, generation).await
+    }
+
+    /// As [`Store::dispatch`], for those alone whose outcome is certain: past their deadline, or cancelled before
+    /// they were dispatched. Steps over rows that another transaction holds.
+    ///
+    /// # Errors
+    /// As [`Store::dispatch`].
+    pub async fn dispatch_ended(
+        &self,
+        queue: i32,
+        owner: &str,
+        limit: i32,
+        generation: i64,
+    ) -> Result<Vec<Dispatched>, Error> {
+        self.dispatch_by(&statement::REQUEST_DISPATCH_ENDED, queue, owner, limit, generation).await
+    }
+
+    async fn dispatch_by(
+        &self,
+        statement: &'static Statement,
+        queue: i32,
+        owner: &str,
+        limit: i32,
+        generation: i64,
+    ) -> Result<Vec<Dispatched>, Error> {
         if limit <= 0 {
             return Ok(Vec::new());
         }
-        let rows = self.query(&statement::REQUEST_DISPATCH, &[&queue, &owner, &limit, &generation]).await?;
+        let rows = self.query(statement, &[&queue, &owner, &limit, &generation]).await?;
         let mut requests = rows.iter().map(read_dispatched).collect::<Result<Vec<_>, Error>>()?;
         requests.sort_by_key(|r| (r.deadline.is_none(), r.deadline, r.seq));
         Ok(requests)

@@ -79,6 +79,9 @@ impl CallHeaders {
     }
 }
 
+/// More than any server takes; far below what the map of headers could not hold.
+const MOST_HEADERS: usize = 1000;
+
 /// The request's own headers. Those that are not a request's to send are dropped in silence: they
 /// were often copied along from an incoming request.
 fn insert_own(headers: &mut HeaderMap, own: &BTreeMap<String, String>) -> Result<(), Failure> {
@@ -95,6 +98,10 @@ fn insert_own(headers: &mut HeaderMap, own: &BTreeMap<String, String>) -> Result
         }
         let name = HeaderName::try_from(&lower).map_err(|_| invalid("name", written))?;
         headers.insert(name, value(written, text)?);
+        if headers.len() > MOST_HEADERS {
+            let message = format!("there are more than {MOST_HEADERS} headers");
+            return Err(Failure::new(ErrorCode::InvalidRequest, message));
+        }
     }
     Ok(())
 }
