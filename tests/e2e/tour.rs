@@ -53,7 +53,7 @@ async fn every_statement_of_the_readmes_tour_runs() {
     let installation = Installation::new().await;
     installation.sql.batch_execute("CREATE TABLE public.orders (n int)").await.unwrap();
     let backend = backend().await;
-    let served = configuration(&backend, "").replace("name = \"q\"", "name = \"chat\"");
+    let served = configuration(&backend, "").replace("name = \"q\"", "name = \"demo\"");
     let serve = Serve::start(&installation, &served).await;
 
     let blocks = code_blocks(&read("README.md"), "sql");
@@ -69,7 +69,7 @@ async fn every_statement_of_the_readmes_tour_runs() {
             until_finished(&installation).await;
         }
         if statement.contains("lease_results(") {
-            rows(&installation, "SELECT enqueue('chat', 'x', route => 'replies')").await;
+            rows(&installation, "SELECT enqueue('demo', 'x', route => 'replies')").await;
             until_finished(&installation).await;
         }
         let found = rows(&installation, &statement).await;
@@ -96,7 +96,7 @@ async fn every_statement_of_the_readmes_tour_runs() {
     }
     assert_eq!(ran, 14, "of the tour's statements");
     assert_eq!(installation.value::<i64>("SELECT count(*) FROM public.orders", &[]).await, 1);
-    let sql = "SELECT result_ttl = interval '7 days' AND max_deliveries = 5 FROM queues WHERE name = 'chat'";
+    let sql = "SELECT result_ttl = interval '7 days' AND max_deliveries = 5 FROM queues WHERE name = 'demo'";
     assert!(installation.value::<bool>(sql, &[]).await);
     serve.stop().await;
 }

@@ -71,6 +71,9 @@ impl Store {
     pub async fn check_schema(&self) -> Result<(), Error> {
         let rows = match self.query(&statement::SESSION_SCHEMA_VERSION, &[]).await {
             Err(Error::Database { source, .. }) if source.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+                // Not there, or closed to this role.
+                let client = self.client(OPERATION).await?;
+                self.look(&client).await?;
                 Vec::new()
             }
             result => result?,
@@ -107,7 +110,8 @@ impl Store {
         let row = rows.first().ok_or_else(|| self.foreign("it cannot be looked at".into()))?;
         let (encoding, server): (String, i32) = (column(row, "encoding")?, column(row, "server_version")?);
         if column(row, "is_closed")? {
-            return Err(self.foreign("this role may not look into it; it lacks USAGE on the schema".into()));
+            return Err(self.foreign("this role may not use it; grant it leasehold_producer, leasehold_poller, leasehold_dispatcher or \
+                 leasehold_admin".into()));
         }
         if encoding != "UTF8" {
             return Err(self.foreign(format!("the database's encoding is {encoding}; Leasehold needs UTF8")));

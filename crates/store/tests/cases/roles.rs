@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_store::{NewRequest, Store, StoreOptions};
+use leasehold_store::{Error, NewRequest, Store, StoreOptions};
 use serde_json::json;
 use tokio_postgres::Client;
 
@@ -231,6 +231,11 @@ async fn stranger_may_do_nothing() {
         }
     }
     assert_denied(&client, &["SELECT leasehold.enqueue('q', 'x')", "SELECT FROM leasehold.requests"]).await;
+    // And is told so, not that the schema is old.
+    let url = site.database.url().replace("//leasehold@", "//stranger@");
+    let store = Store::open(&url, &StoreOptions::default()).unwrap();
+    let error = store.check_schema().await.unwrap_err();
+    assert!(matches!(&error, Error::ForeignSchema { problem, .. } if problem.contains("role")), "{error}");
 }
 
 /// No function is left open to everybody, whatever is added later.
