@@ -22,7 +22,7 @@ CREATE TABLE queues (
 -- such rows stand in no dispatch's way.
 CREATE TABLE requests (
     seq             bigint NOT NULL DEFAULT nextval('request_seq'),
-    deadline        timestamptz NOT NULL,              -- infinity: none
+    deadline        timestamptz NOT NULL,              -- infinity: none; -infinity: cancelled before a dispatch
     enqueued_at     timestamptz NOT NULL,
     dispatched_at   timestamptz,                       -- of the last dispatch
     due_at          timestamptz,                       -- parked until then; at the deadline at the latest

@@ -51,6 +51,9 @@ impl Feeder {
         let mut ended = Instant::now();
         let mut cause = Cause::Other;
         while !self.stop.is_cancelled() {
+            if Instant::now() >= self.due {
+                self.due = Instant::now() + self.promote().await;
+            }
             let asked = self.asked(batch);
             if asked == 0 {
                 if Instant::now() >= ended {
@@ -59,9 +62,6 @@ impl Feeder {
                 }
                 self.wait_for_room().await;
                 continue;
-            }
-            if Instant::now() >= self.due {
-                self.due = Instant::now() + self.promote().await;
             }
             let step = match self.served.consumer.poll(asked).await {
                 Ok(polled) => {
@@ -96,7 +96,6 @@ impl Feeder {
 
     /// Cancelled and late requests have their outcome, room or not.
     async fn end_without_room(&self) {
-        self.pool.end_waiting();
         match self.served.consumer.poll_ended(self.batch).await {
             Ok(polled) => {
                 self.sort_out(polled).await;

@@ -6,7 +6,10 @@ use std::{
 };
 
 use rand::rngs::StdRng;
-use tokio::sync::{Notify, Semaphore};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::sleep,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -19,6 +22,9 @@ use crate::{
     retry::RetryPolicy,
     worker,
 };
+
+/// Between two looks at what waits for a worker.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Workers of one backend.
 pub(crate) struct Pool {
@@ -87,7 +93,7 @@ impl Pool {
     }
 
     /// Ends what waits for a worker and has its outcome already.
-    pub(crate) fn end_waiting(&self) {
+    fn end_waiting(&self) {
         let ended = self.state().lanes.take_if(|job| job.outcome_while_waiting().is_some());
         for job in ended {
             self.freed[job.served.place].notify_one();
@@ -116,8 +122,14 @@ impl Pool {
                 });
             }
         };
+        let look = async {
+            loop {
+                sleep(LOOK).await;
+                self.end_waiting();
+            }
+        };
         // Cancelled between jobs only: `next` holds none while it waits.
-        stop.run_until_cancelled(work).await;
+        stop.run_until_cancelled(async { tokio::join!(work, look) }).await;
     }
 
     async fn next(&self) -> Job {

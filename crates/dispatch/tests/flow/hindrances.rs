@@ -41,6 +41,37 @@ async fn what_is_cancelled_or_late_ends_without_room() {
     assert_eq!(desk.called(), [first.id]);
 }
 
+/// Invariant 5: what waits for a worker is looked after while there is room for more, and so is what is parked
+/// until its deadline while there is none.
+#[tokio::test]
+async fn what_waits_for_a_worker_or_is_parked_ends_in_time() {
+    let bench = Bench::new().await;
+    let desk = Desk::closed();
+    let mut config = config();
+    config.pools[0].concurrency = 1;
+    config.pools[0].prefetch = 2;
+    let _dispatcher = bench.start(config, &desk).await;
+    let first = bench.enqueue(1).await.remove(0);
+    desk.until_under_way(1).await;
+    let held_ready = bench.enqueue(1).await.remove(0);
+    bench.until_stamped(2).await;
+    assert_eq!(bench.store.cancel(&[&held_ready.id]).await.unwrap(), 1);
+    bench.until_results(1).await;
+
+    let fillers = bench.enqueue(2).await;
+    bench.until_stamped(3).await;
+    let soon = Some(bench.after(Duration::from_secs(1)).await);
+    let distant = Some(bench.after(Duration::from_secs(3600)).await);
+    let parked = bench.enqueue_one(NewRequest { not_before: distant, deadline: soon, ..request() }).await;
+    bench.until_results(2).await;
+    desk.answer();
+    let results = bench.finish().await;
+    assert_eq!(code(&results[&held_ready.id]), "CANCELLED");
+    assert_eq!(code(&results[&parked.id]), "DEADLINE_EXCEEDED");
+    assert_eq!(desk.calls().len(), 1 + fillers.len());
+    assert_eq!(desk.called()[0], first.id);
+}
+
 /// Invariant 5: nor does it need a budget.
 #[tokio::test]
 async fn what_is_cancelled_or_late_ends_without_a_budget() {
