@@ -25,6 +25,9 @@ pub enum Error {
     /// The payload is larger than the queue takes. Nothing was changed. SQLSTATE LH004.
     #[error("{0}")]
     PayloadTooLarge(String),
+    /// The quota holder has lapsed, or was never registered. Nothing was taken. SQLSTATE LH005.
+    #[error("{0}")]
+    HolderLapsed(String),
     /// The schema is not there, or is not Leasehold's.
     #[error("schema \"{schema}\": {problem}")]
     ForeignSchema {
@@ -100,6 +103,7 @@ impl Error {
             "LH002" => Error::QueueNotFound(message()),
             "LH003" => Error::Conflict(message()),
             "LH004" => Error::PayloadTooLarge(message()),
+            "LH005" => Error::HolderLapsed(message()),
             "23505" => Error::Conflict(db.detail().map_or_else(message, str::to_owned)),
             // Shutting down, crashed, starting, too many connections.
             "57P01" | "57P02" | "57P03" | "53300" => {

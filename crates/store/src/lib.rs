@@ -1,4 +1,4 @@
-//! Every SQL statement of Leasehold: requests, partitions, results, and the migrations that make them.
+//! Every SQL statement of Leasehold: requests, partitions, results, quotas, and the migrations that make them.
 //!
 //! [`Store`] is concrete and cheap to clone. Each operation is one statement (or one short transaction) judged
 //! by the database's clock, so a process whose own clock is wrong behaves the same. Serialization failures and
@@ -12,6 +12,7 @@ mod listen;
 mod migrate;
 mod partition;
 mod queue;
+mod quota;
 mod request;
 mod result;
 mod statement;
@@ -24,9 +25,10 @@ pub use listen::{Bell, Listener};
 pub use migrate::{MigrationReport, SCHEMA_VERSION};
 pub use partition::{Acquired, Heartbeat, Lease, PARTITIONS, partition_of};
 pub use queue::QueueSettings;
+pub use quota::{Admitted, Quota, QuotaAdmissions, QuotaSlots, QuotaUse};
 pub use request::{
     Backlog, Deferral, Dispatched, Enqueued, Envelope, Flight, NewRequest, Promotion, RequestState,
-    RequestStatus, Reset, Retry, Stamp, Stamped,
+    RequestStatus, Reset, Retry, Stamp, Stamped, TenantBatch, TenantPoll,
 };
 pub use result::{Completion, ResultRow};
 pub use status::{DispatcherStatus, PartitionStatus, QueueStatus, RouteStatus, Status};

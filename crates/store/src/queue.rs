@@ -21,6 +21,10 @@ pub struct QueueSettings {
     pub max_payload_bytes: i32,
     /// Where sleeping dispatchers listen.
     pub channel: String,
+    /// The metadata keys that tell its tenants apart; empty: none.
+    pub tenant_attributes: Vec<String>,
+    /// It tells tenants apart, or has requests from when it did: poll those too.
+    pub has_tenants: bool,
 }
 
 impl Store {
@@ -48,6 +52,8 @@ impl Store {
             max_deliveries: column(row, "max_deliveries")?,
             max_payload_bytes: column(row, "max_payload_bytes")?,
             channel: column(row, "channel")?,
+            tenant_attributes: column::<Option<_>>(row, "tenant_attributes")?.unwrap_or_default(),
+            has_tenants: column(row, "has_tenants")?,
         }))
     }
 

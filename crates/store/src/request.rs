@@ -2,6 +2,7 @@
 
 mod enqueue;
 mod flight;
+mod tenants;
 
 pub(crate) use flight::{Keys, keys, read_stamps, sorted};
 
@@ -12,6 +13,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::{Error, Store, statement, store::column};
+
+pub use tenants::{TenantBatch, TenantPoll};
 
 /// A request to be done, before it is enqueued.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -123,6 +126,8 @@ pub struct Dispatched {
     pub envelope: Envelope,
     /// Verbatim.
     pub payload: Bytes,
+    /// The queue's label for it; empty: none, or not labelled yet.
+    pub tenant: String,
 }
 
 /// A request to be parked and tried again, its delivery counted.

@@ -1,3 +1,4 @@
 -- leasehold_store::Store::has_requests
-SELECT EXISTS (SELECT FROM requests WHERE queue_id = $1 AND ready)
+SELECT EXISTS (SELECT FROM requests WHERE queue_id = $1 AND ready AND tenant = '')
+    OR EXISTS (SELECT FROM requests WHERE queue_id = $1 AND ready AND tenant <> '')
     OR EXISTS (SELECT FROM requests WHERE queue_id = $1 AND NOT ready)

@@ -3,9 +3,15 @@
 -- Each row carries the snapshot's xmin, and an id above that of every transaction that had one by then: the
 -- snapshot's own xmax would not do, since what still runs may lie above it. Where nothing is in flight, one row
 -- carries nothing else.
-SELECT r.id, r.token, r.attempt, r.partition_id, r.epoch, pg_snapshot_xmin(pg_current_snapshot())::text,
+SELECT f.id, f.token, f.attempt, f.partition_id, f.epoch, pg_snapshot_xmin(pg_current_snapshot())::text,
     pg_current_xact_id()::text
 FROM (SELECT) AS one
-LEFT JOIN (partitions p
-    JOIN requests r ON r.queue_id = p.queue_id AND r.partition_id = p.partition_id AND r.ready AND r.epoch = p.epoch)
-    ON p.queue_id = $1 AND p.owner = $2
+LEFT JOIN (
+    SELECT r.id, r.token, r.attempt, p.partition_id, p.epoch FROM partitions p
+    JOIN requests r ON r.queue_id = p.queue_id AND r.partition_id = p.partition_id AND r.ready AND r.tenant = '' AND r.epoch = p.epoch
+    WHERE p.queue_id = $1 AND p.owner = $2
+    UNION ALL
+    SELECT r.id, r.token, r.attempt, p.partition_id, p.epoch FROM partitions p
+    JOIN requests r ON r.queue_id = $1 AND r.partition_id = p.partition_id AND r.ready AND r.tenant <> '' AND r.epoch = p.epoch
+    WHERE p.queue_id = $1 AND p.owner = $2
+) AS f ON true

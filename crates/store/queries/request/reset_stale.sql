@@ -5,8 +5,14 @@
 WITH stale AS MATERIALIZED (
     SELECT r.ctid
     FROM partitions p
-    JOIN requests r ON r.queue_id = p.queue_id AND r.partition_id = p.partition_id AND r.ready AND r.epoch <> 0
-        AND r.epoch < p.epoch
+    JOIN requests r ON r.queue_id = p.queue_id AND r.partition_id = p.partition_id AND r.ready AND r.tenant = ''
+        AND r.epoch <> 0 AND r.epoch < p.epoch
+    WHERE p.queue_id = $1 AND p.owner = $2 AND ($3::smallint[] IS NULL OR p.partition_id = ANY ($3))
+    UNION ALL
+    SELECT r.ctid
+    FROM partitions p
+    JOIN requests r ON r.queue_id = $1 AND r.partition_id = p.partition_id AND r.ready AND r.tenant <> ''
+        AND r.epoch <> 0 AND r.epoch < p.epoch
     WHERE p.queue_id = $1 AND p.owner = $2 AND ($3::smallint[] IS NULL OR p.partition_id = ANY ($3))
 ), held AS MATERIALIZED (
     SELECT r.ctid FROM requests r WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM stale)) AND r.ready AND r.epoch <> 0

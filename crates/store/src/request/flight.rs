@@ -231,7 +231,7 @@ fn read_xid(row: &Row, index: usize) -> Result<u64, Error> {
         .map_err(|_| Error::Unavailable { operation: "reading a row", source: "not a transaction id".into() })
 }
 
-fn read_dispatched(row: &Row) -> Result<Dispatched, Error> {
+pub(super) fn read_dispatched(row: &Row) -> Result<Dispatched, Error> {
     let payload: &[u8] = column(row, "payload")?;
     Ok(Dispatched {
         stamped: Stamped {
@@ -256,6 +256,7 @@ fn read_dispatched(row: &Row) -> Result<Dispatched, Error> {
             metadata: column::<Option<Json>>(row, "metadata")?.map(|json| json.0),
         },
         payload: Bytes::copy_from_slice(payload),
+        tenant: String::new(),
     })
 }
 

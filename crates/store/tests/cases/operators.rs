@@ -127,7 +127,7 @@ async fn status_shows_queues_dispatchers_partitions_and_routes() {
 async fn queue_settings_are_changed_one_by_one_and_put_back_by_null() {
     let site = Site::open().await;
     let given = json!({ "route": "r", "result_ttl": "1 day", "default_deadline": "PT90S", "max_deliveries": 3,
-        "max_payload_bytes": 0 });
+        "max_payload_bytes": 0, "tenant_attributes": ["userid", "model"] });
     site.store.configure_queue("q", &given).await.unwrap();
     let queue = site.store.ensure_queue("q").await.unwrap();
     let settings = site.store.queue_settings(queue).await.unwrap().unwrap();
@@ -138,6 +138,8 @@ async fn queue_settings_are_changed_one_by_one_and_put_back_by_null() {
         max_deliveries: 3,
         max_payload_bytes: 0,
         channel: settings.channel.clone(),
+        tenant_attributes: vec!["userid".into(), "model".into()],
+        has_tenants: true,
     };
     assert_eq!(settings, expected);
     site.store.configure_queue("q", &json!({})).await.unwrap();

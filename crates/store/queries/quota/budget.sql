@@ -1,0 +1,2 @@
+-- leasehold_store::Store::quota_budget
+SELECT quota_budget($1)

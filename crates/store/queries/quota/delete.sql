@@ -1,0 +1,2 @@
+-- leasehold_store::Store::delete_quota_holder
+SELECT quota_delete($1)
