@@ -336,41 +336,45 @@ BEGIN
 END
 $$;
 
--- Corrects an admission made at `admitted_at` by `change`: a reservation that turned out smaller gives back at its
--- own time, if that is still in the window; one that turned out larger counts from now, whatever the limit.
-CREATE FUNCTION quota_settle(key text, window_length interval, admitted_at timestamptz, change bigint) RETURNS void
+-- Corrects admissions made at `admitted_ats[i]` by `changes[i]`: a reservation that turned out smaller gives back at
+-- its own time, if that is still in the window; one that turned out larger counts from now, whatever the limit.
+CREATE FUNCTION quota_settle(key text, window_length interval, admitted_ats timestamptz[], changes bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
     span interval := quota_check_window(window_length);
     log quota_windows;
     entry int;
+    more bigint := 0;
     at timestamptz;
 BEGIN
     PERFORM quota_check(key, 1, NULL);
-    IF admitted_at IS NULL OR change IS NULL OR abs(change) > 1000000000000 THEN
-        PERFORM fail('LH001', 'admitted_at and change must not be null, nor change beyond 1000000000000');
+    IF admitted_ats IS NULL OR changes IS NULL OR cardinality(admitted_ats) <> cardinality(changes)
+        OR array_position(admitted_ats, NULL) IS NOT NULL OR array_position(changes, NULL) IS NOT NULL
+        OR NOT 1000000000000 >= ALL (changes) OR NOT -1000000000000 <= ALL (changes) THEN
+        PERFORM fail('LH001', 'admitted_ats and changes must have as many elements as each other, none of them null, '
+            'and no change beyond 1000000000000');
     END IF;
     SELECT * INTO log FROM quota_windows w WHERE w.key = quota_settle.key AND w.window_length = span FOR UPDATE;
-    IF NOT FOUND OR change = 0 THEN
-        RETURN; -- reaped: the admission has long left the window
+    IF NOT FOUND THEN
+        RETURN; -- reaped: the admissions have long left the window
     END IF;
-    IF change < 0 THEN
+    FOR i IN 1 .. cardinality(changes) LOOP
+        IF changes[i] > 0 THEN
+            more := more + changes[i];
+            CONTINUE;
+        END IF;
         SELECT e.i INTO entry FROM unnest(log.admitted_at) WITH ORDINALITY AS e (at, i)
-            WHERE e.at >= quota_settle.admitted_at ORDER BY e.i LIMIT 1;
-        IF entry IS NULL THEN
-            RETURN;
-        END IF;
-        log.counts[entry] := greatest(0, log.counts[entry] + change);
-    ELSE
+            WHERE e.at >= admitted_ats[i] ORDER BY e.i LIMIT 1;
+        CONTINUE WHEN entry IS NULL;
+        log.counts[entry] := greatest(0, log.counts[entry] + changes[i]);
+    END LOOP;
+    IF more > 0 THEN
         at := greatest(clock_timestamp(), log.admitted_at[cardinality(log.admitted_at)]);
-        IF cardinality(log.counts) > 64 THEN -- into the latest: the log does not grow between two admissions
-            log.admitted_at[cardinality(log.counts)] := at;
-            log.counts[cardinality(log.counts)] := log.counts[cardinality(log.counts)] + change;
-        ELSE
-            log.admitted_at := log.admitted_at || at;
-            log.counts := log.counts || change;
-        END IF;
+        -- Into the latest, where the log is full: it does not grow between two admissions.
+        entry := CASE WHEN cardinality(log.counts) > 64 THEN cardinality(log.counts) ELSE cardinality(log.counts) + 1 END;
+        log.admitted_at[entry] := at;
+        log.counts[entry] := coalesce(log.counts[entry], 0) + more;
     END IF;
     UPDATE quota_windows w SET admitted_at = log.admitted_at, counts = log.counts
         WHERE w.key = quota_settle.key AND w.window_length = span;

@@ -360,14 +360,14 @@ $$;
 
 -- Stamps as dispatch does, under the same fences, requests of tenants: in turns from the tenant after `after`, up to
 -- `quantum` of each and `max` in all, then once more round those that have more. Within a tenant the earliest
--- deadline comes first, then the lowest seq. Of the tenants in `blocked`, and of all where `ended_only`, only those
--- past their deadline, or cancelled. A last row has no seq: its tenant is where to go on, NULL at the beginning, and its
--- deliveries say how many tenants had something for us.
+-- deadline comes first, then the lowest seq. Of the tenant `capped[i]` no more than `caps[i]`; where that is 0, and of
+-- all tenants where `ended_only`, only what is past its deadline, or cancelled. A last row has no seq: its tenant is
+-- where to go on, NULL at the beginning, and its deliveries say how many tenants had something for us.
 --
--- A poll costs a descent or two for each tenant it visits, `visits` at most, and its batch. What is blocked is
--- stepped over with one descent a tenant, whatever its backlog.
-CREATE FUNCTION dispatch_tenants(queue_id int, owner text, max int, generation bigint, after text, blocked text[],
-    quantum int, visits int, ended_only boolean DEFAULT false, past_locked boolean DEFAULT false)
+-- A poll costs a descent or two for each tenant it visits, `visits` at most, and its batch. A tenant
+-- with a cap of 0 is stepped over with one descent, whatever its backlog.
+CREATE FUNCTION dispatch_tenants(queue_id int, owner text, max int, generation bigint, after text, capped text[],
+    caps int[], quantum int, visits int, ended_only boolean DEFAULT false, past_locked boolean DEFAULT false)
 RETURNS TABLE (seq bigint, id text, token text, attempt bigint, epoch bigint, partition_id smallint, deliveries int,
     cancelled boolean, expired boolean, deadline timestamptz, enqueued_at timestamptz, dispatched_at timestamptz,
     route text, headers jsonb, metadata jsonb, payload bytea, tenant text)
@@ -385,6 +385,7 @@ DECLARE
     lap int := 1;
     start text := coalesce(after, '');
     batch tid[];
+    cap int;
     heads tid[] := '{}';
     seen int := 0;
     more text[] := '{}';
@@ -405,22 +406,24 @@ BEGIN
         END IF;
         EXIT WHEN lap = 2 AND here > start;
         visits := visits - 1;
-        latest := CASE WHEN ended_only OR here = ANY (blocked) THEN clock_timestamp() ELSE 'infinity' END;
+        cap := coalesce(caps[array_position(capped, here)], max);
+        latest := CASE WHEN ended_only OR cap = 0 THEN clock_timestamp() ELSE 'infinity' END;
         CONTINUE WHEN first_deadline > latest;
+        cap := CASE WHEN cap = 0 THEN quantum ELSE least(cap, quantum) END;
         batch := ARRAY(SELECT c.ctid FROM requests c
             WHERE c.ready AND c.tenant <> '' AND c.queue_id = $1 AND c.tenant = here AND c.deadline <= latest
                 AND c.epoch = 0 AND c.partition_id = ANY (owned)
-            ORDER BY c.deadline, c.seq LIMIT least(quantum, max - cardinality(heads)));
+            ORDER BY c.deadline, c.seq LIMIT least(cap, max - cardinality(heads)));
         CONTINUE WHEN batch = '{}';
         seen := seen + 1;
         heads := heads || batch;
-        IF cardinality(batch) >= quantum THEN
+        IF cardinality(batch) >= quantum AND array_position(capped, here) IS NULL THEN
             more := more || here;
         END IF;
     END LOOP;
     FOR i IN 1 .. cardinality(more) LOOP
         EXIT WHEN cardinality(heads) >= max;
-        latest := CASE WHEN ended_only OR more[i] = ANY (blocked) THEN clock_timestamp() ELSE 'infinity' END;
+        latest := CASE WHEN ended_only THEN clock_timestamp() ELSE 'infinity' END;
         batch := ARRAY(SELECT c.ctid FROM requests c
             WHERE c.ready AND c.tenant <> '' AND c.queue_id = $1 AND c.tenant = more[i] AND c.deadline <= latest
                 AND c.epoch = 0 AND c.partition_id = ANY (owned)
@@ -525,7 +528,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
         ('leasehold_dispatcher', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE %1$I.requests, %1$I.results,
             %1$I.partitions, %1$I.dispatchers, %1$I.submissions'),
         ('leasehold_dispatcher', 'EXECUTE', 'FUNCTION %1$I.dispatch(int, text, int, bigint, boolean, boolean), %1$I.ensure_queue(text), %1$I.channel(text, int),
-            %1$I.dispatch_tenants(int, text, int, bigint, text, text[], int, int, boolean, boolean),
+            %1$I.dispatch_tenants(int, text, int, bigint, text, text[], int[], int, int, boolean, boolean),
             %1$I.ensure_tenant_attributes(int, text[]), %1$I.tenant_of(jsonb, text[]), %1$I.label_tenants(int, smallint, int),
             %1$I.backlog(text, interval[]), %1$I.result_depth(text)'),
         ('leasehold_dispatcher', 'EXECUTE', 'FUNCTION %1$I.quota_reap_holders(interval, int), %1$I.quota_reap(int)'),
@@ -539,7 +542,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
             %1$I.quota_delete(text), %1$I.quota_acquire(text, text, int, bigint, text[]),
             %1$I.quota_release(text, text[], int[]), %1$I.quota_admit(text, int, bigint, interval, text[]),
             %1$I.quota_admit_parts(text, bigint[], bigint, interval, text[]),
-            %1$I.quota_settle(text, interval, timestamptz, bigint), %1$I.quota_take(text, int, interval),
+            %1$I.quota_settle(text, interval, timestamptz[], bigint[]), %1$I.quota_take(text, int, interval),
             %1$I.quota_budget(text)')
     ), all_wanted AS (
         SELECT * FROM wanted

@@ -28,7 +28,7 @@ pub use queue::QueueSettings;
 pub use quota::{Admitted, Quota, QuotaAdmissions, QuotaSlots, QuotaUse};
 pub use request::{
     Backlog, Deferral, Dispatched, Enqueued, Envelope, Flight, NewRequest, Promotion, RequestState,
-    RequestStatus, Reset, Retry, Stamp, Stamped, TenantBatch, TenantPoll,
+    RequestStatus, Reset, Retry, Stamp, Stamped, TENANT_VISITS, TenantBatch, TenantPoll,
 };
 pub use result::{Completion, ResultRow};
 pub use status::{DispatcherStatus, PartitionStatus, QueueStatus, RouteStatus, Status};

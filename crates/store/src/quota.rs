@@ -151,19 +151,19 @@ impl Store {
         })
     }
 
-    /// Corrects an admission made at `at` by `change`: what is given back counts no more, if it still did; what
-    /// is added counts from now, whatever the limit.
+    /// Corrects admissions, each made at a time by so many: what is given back (below 0) counts no more, if it still
+    /// did; what is added counts from now, whatever the limit.
     ///
     /// # Errors
-    /// When the database refuses; the change may have been made.
+    /// When the database refuses; the changes may have been made.
     pub async fn settle_quota(
         &self,
         key: &str,
         window: Duration,
-        at: Timestamp,
-        change: i64,
+        changes: &[(Timestamp, i64)],
     ) -> Result<(), Error> {
-        let params: crate::store::Params<'_> = &[&key, &window.as_secs_f64(), &at, &change];
+        let (times, changes): (Vec<Timestamp>, Vec<i64>) = changes.iter().copied().unzip();
+        let params: crate::store::Params<'_> = &[&key, &window.as_secs_f64(), &times, &changes];
         self.query(&statement::QUOTA_SETTLE, params).await.map(|_| ())
     }
 

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::{Error, Store, statement, store::column};
 
-pub use tenants::{TenantBatch, TenantPoll};
+pub use tenants::{TENANT_VISITS, TenantBatch, TenantPoll};
 
 /// A request to be done, before it is enqueued.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,13 +3,16 @@
 use super::{Dispatched, flight::read_dispatched};
 use crate::{Error, Store, statement, store::column};
 
+/// Tenants that one poll visits at most.
+pub const TENANT_VISITS: i32 = 256;
+
 /// How to poll a queue whose requests are told apart by tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantPoll {
     /// Begin with the tenant after this one; none: with the first.
     pub after: Option<String>,
-    /// Of these only requests past their deadline, or cancelled.
-    pub blocked: Vec<String>,
+    /// Of each of these no more than so many; where that is 0, only requests past their deadline, or cancelled.
+    pub caps: Vec<(String, i32)>,
     /// So many of each tenant before the next one's turn, from 1.
     pub quantum: i32,
     /// Of every tenant only requests past their deadline, or cancelled.
@@ -30,8 +33,8 @@ pub struct TenantBatch {
 }
 
 impl Store {
-    /// As [`Store::dispatch`], for requests of tenants. Visits up to `VISITS` of them, each at the cost of a
-    /// descent or two, whatever their backlog.
+    /// As [`Store::dispatch`], for requests of tenants. Visits up to [`TENANT_VISITS`] of them, each at the cost of
+    /// a descent or two, whatever their backlog.
     ///
     /// # Errors
     /// As [`Store::dispatch`].
@@ -43,19 +46,21 @@ impl Store {
         generation: i64,
         poll: &TenantPoll,
     ) -> Result<TenantBatch, Error> {
-        const VISITS: i32 = 256;
         if limit <= 0 {
             return Ok(TenantBatch { after: poll.after.clone(), ..TenantBatch::default() });
         }
+        let (capped, caps): (Vec<&str>, Vec<i32>) =
+            poll.caps.iter().map(|(t, cap)| (t.as_str(), *cap)).unzip();
         let params: crate::store::Params<'_> = &[
             &queue,
             &owner,
             &limit,
             &generation,
             &poll.after,
-            &poll.blocked,
+            &capped,
+            &caps,
             &poll.quantum.max(1),
-            &VISITS,
+            &TENANT_VISITS,
             &poll.ended_only,
             &poll.past_locked,
         ];
