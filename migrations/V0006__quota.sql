@@ -259,9 +259,9 @@ END
 $$;
 
 -- Admits `parts` in their order, each whole or not at all, up to the first that does not fit: says how many, when
--- (which quota_settle wants), and how long until the next would fit (null: it never will).
+-- (which quota_settle wants), how long until the next would fit (null: it never will), and the limit that applies.
 CREATE FUNCTION quota_admit_parts(key text, parts bigint[], max bigint, window_length interval,
-    limit_keys text[] DEFAULT NULL, OUT granted int, OUT at timestamptz, OUT retry_after interval)
+    limit_keys text[] DEFAULT NULL, OUT granted int, OUT at timestamptz, OUT retry_after interval, OUT applied bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_variable
 DECLARE
@@ -280,6 +280,7 @@ BEGIN
         PERFORM fail('LH001', 'parts must not be null, and each from 1 to 1000000000000');
     END IF;
     max := quota_limit(key, span, max, limit_keys);
+    applied := max;
     LOOP
         SELECT * INTO log FROM quota_windows w WHERE w.key = quota_admit_parts.key AND w.window_length = span FOR UPDATE;
         EXIT WHEN FOUND;

@@ -13,6 +13,8 @@ use crate::job::Served;
 
 /// Between two rounds of clean-up.
 const CLEAN_UP: Duration = Duration::from_secs(10);
+/// A quota holder that lapsed so long ago is deleted.
+const HOLDER_GRACE: Duration = Duration::from_secs(60);
 /// Rows removed by one statement at most; fewer when that is too much for the statement's time.
 const CLEAN_UP_BATCH: i64 = 1000;
 
@@ -64,7 +66,7 @@ pub(crate) async fn beat_once(served: &Served, store: &Store, queue: i32) -> Res
     metrics::counter!("leasehold_redeliveries_total", "queue" => name.clone())
         .increment(beat.redelivered.unsigned_abs());
     if let Some(settings) = store.queue_settings(queue).await? {
-        served.set_max_deliveries(settings.max_deliveries);
+        served.apply(&settings);
     }
     Ok(())
 }
@@ -78,6 +80,11 @@ pub(crate) async fn clean_up(store: Store, submission_retention: Duration, stop:
             store.prune_submissions(submission_retention, limit).await
         })
         .await;
+        shrink("lapsed quota holders", &stop, async |limit| {
+            store.reap_quota_holders(HOLDER_GRACE, limit).await
+        })
+        .await;
+        shrink("quota rows that count no more", &stop, |limit| store.reap_quota(limit)).await;
     }
 }
 

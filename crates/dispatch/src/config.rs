@@ -1,9 +1,13 @@
 //! What a dispatcher is told: pools, queues, gates and times. Typed, unknown keys refused by name, every value
 //! with a default and a unit.
 
+mod gate;
+
 use std::{collections::HashSet, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
+
+pub use gate::{GateConfig, Gating, Limits, QuotaMode};
 
 use crate::{backend::HttpBackendConfig, duration, retry::RetryPolicy};
 
@@ -76,6 +80,10 @@ pub struct PoolConfig {
     /// Asked before each call. Default: always.
     #[serde(default)]
     pub gate: GateConfig,
+    /// How long a worker waits at the pool's gate before the request is handed back, the delivery not counted.
+    /// Zero: until the request's deadline. Default 5 min.
+    #[serde(default = "default_gate_wait_timeout", with = "duration")]
+    pub gate_wait_timeout: Duration,
     /// How the queues of the pool share it. Default `random-robin`.
     #[serde(default)]
     pub merge: MergePolicy,
@@ -143,34 +151,17 @@ pub enum Class {
     Overflow,
 }
 
-/// A gate and its parameters. Numbers may be strings.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum GateConfig {
-    /// A fixed budget.
-    Constant {
-        /// 0 to 1. Default 1.
-        #[serde(default = "full_budget", deserialize_with = "number")]
-        budget: f64,
-    },
-    /// A limit on what is under way in this process.
-    LocalConcurrency {
-        /// From 1.
-        #[serde(deserialize_with = "number")]
-        limit: usize,
-    },
-}
-
-impl Default for GateConfig {
-    fn default() -> Self {
-        Self::Constant { budget: 1.0 }
-    }
-}
-
 /// Why a configuration is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
+
+impl ConfigError {
+    /// What is wrong with the pool or queue of that name.
+    pub(crate) fn at(kind: &str, name: &str, problem: &dyn std::error::Error) -> Self {
+        Self(format!("{kind} \"{name}\": {problem}"))
+    }
+}
 
 impl DispatcherConfig {
     /// Checks what types cannot: names, references, ranges.
@@ -224,20 +215,6 @@ impl DispatcherConfig {
     }
 }
 
-impl GateConfig {
-    fn check(&self) -> Result<(), ConfigError> {
-        match self {
-            Self::Constant { budget } if !(0.0..=1.0).contains(budget) => {
-                Err(ConfigError(format!("gate constant: budget must be from 0 to 1, not {budget}")))
-            }
-            Self::LocalConcurrency { limit: 0 } => {
-                Err(ConfigError("gate local-concurrency: limit must be at least 1".into()))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 fn check_name<'a>(kind: &str, name: &'a str) -> Result<&'a str, ConfigError> {
     if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
         return Err(ConfigError(format!(
@@ -252,8 +229,8 @@ fn default_concurrency() -> usize {
     64
 }
 
-fn full_budget() -> f64 {
-    1.0
+fn default_gate_wait_timeout() -> Duration {
+    Duration::from_secs(300)
 }
 
 /// A number, or a string that holds one.

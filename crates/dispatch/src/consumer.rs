@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use leasehold_store::{Completion, Deferral, Dispatched, Error, Promotion, Retry, Stamp, Store};
+use leasehold_store::{
+    Completion, Deferral, Dispatched, Error, PARTITIONS, Promotion, Retry, Stamp, Store, TenantPoll,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +53,17 @@ pub struct Polled {
     pub lost: CancellationToken,
     /// When the reply came.
     pub received: Instant,
+}
+
+/// What a poll of tenants found.
+#[derive(Debug)]
+pub struct PolledTenants {
+    /// Earliest deadline first, whatever the tenant.
+    pub requests: Vec<Polled>,
+    /// Where the next poll goes on; none: at the beginning.
+    pub after: Option<String>,
+    /// Tenants that had something.
+    pub tenants: i32,
 }
 
 impl Polled {
@@ -124,35 +137,88 @@ impl Consumer {
         self.poll_by(Poll::Ended, limit).await
     }
 
+    /// As [`Consumer::poll`], for requests of tenants, in turns: see [`TenantPoll`], whose `past_locked` is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn poll_tenants(&self, limit: u32, poll: TenantPoll) -> Result<PolledTenants, Error> {
+        let stands = (poll.after.clone(), 0);
+        let (requests, (after, tenants)) = self
+            .poll_with(stands, async |generation| {
+                let poll = TenantPoll { past_locked: self.is_wary(), ..poll };
+                let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+                let batch =
+                    self.store.dispatch_tenants(self.queue, &self.owner, limit, generation, &poll).await?;
+                Ok((batch.requests, (batch.after, batch.tenants)))
+            })
+            .await?;
+        Ok(PolledTenants { requests, after, tenants })
+    }
+
     async fn poll_by(&self, poll: Poll, limit: u32) -> Result<Vec<Polled>, Error> {
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let (store, queue, owner) = (&self.store, self.queue, &self.owner);
+        let dispatch = async |generation| {
+            let requests = match poll {
+                Poll::Ended => store.dispatch_ended(queue, owner, limit, generation).await,
+                Poll::Any if self.is_wary() => {
+                    store.dispatch_past_locked(queue, owner, limit, generation).await
+                }
+                Poll::Any => store.dispatch(queue, owner, limit, generation).await,
+            };
+            Ok((requests?, ()))
+        };
+        self.poll_with((), dispatch).await.map(|(polled, ())| polled)
+    }
+
+    /// Under the cycle lock, and marked for reconciliation unless the answer comes. `idle` is for when nothing is
+    /// asked.
+    async fn poll_with<T>(
+        &self,
+        idle: T,
+        dispatch: impl AsyncFnOnce(i64) -> Result<(Vec<Dispatched>, T), Error>,
+    ) -> Result<(Vec<Polled>, T), Error> {
         let _cycle = self.cycle.lock().await;
         if self.is_closed() || self.ledger().active() == 0 {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), idle));
         }
         // The first look of a reconciliation; beats repeat it.
         if self.ledger().marked().is_some_and(|mark| mark.horizon.is_none()) {
             self.reconcile().await?;
         }
         let generation = self.ledger().generation();
-        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let unanswered = Unanswered(Some(self));
-        let (store, queue, owner) = (&self.store, self.queue, &self.owner);
-        let result = match poll {
-            Poll::Ended => store.dispatch_ended(queue, owner, limit, generation).await,
-            Poll::Any if self.is_wary() => store.dispatch_past_locked(queue, owner, limit, generation).await,
-            Poll::Any => store.dispatch(queue, owner, limit, generation).await,
-        };
+        let result = dispatch(generation).await;
         if let Err(Error::Timeout { .. }) = &result {
             *self.wary_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
-        let requests = result?;
+        let (requests, rest) = result?;
         unanswered.answered();
         let received = Instant::now();
         let mut ledger = self.ledger();
-        Ok(requests
-            .into_iter()
-            .map(|request| Polled { lost: ledger.track(&request), request, received })
-            .collect())
+        let polled = requests.into_iter();
+        let polled = polled.map(|request| Polled { lost: ledger.track(&request), request, received });
+        Ok((polled.collect(), rest))
+    }
+
+    /// Labels requests that came before the queue told tenants apart, a few thousand a statement. Says how many.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn label_tenants(&self) -> Result<i64, Error> {
+        const BATCH: i32 = 5000;
+        let mut all = 0;
+        for partition in 0..PARTITIONS {
+            loop {
+                let labelled = self.store.label_tenants(self.queue, partition, BATCH).await?;
+                all += i64::from(labelled);
+                if labelled < BATCH {
+                    break;
+                }
+            }
+        }
+        Ok(all)
     }
 
     /// Makes due parked requests of the queue pending.

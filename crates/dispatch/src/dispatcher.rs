@@ -17,6 +17,7 @@ use crate::{
     config::{ConfigError, DispatcherConfig},
     job::{Served, Verdict},
     pool::Pool,
+    quota::QuotaClient,
 };
 
 /// Why a dispatcher does not start. Nothing was leased.
@@ -73,6 +74,7 @@ pub struct Dispatcher {
     queues: Vec<Running>,
     pools: Vec<(Arc<Pool>, JoinHandle<()>)>,
     stop: Stops,
+    quotas: QuotaClient,
     /// Ends everything that is left, when the dispatcher is dropped.
     _everything: DropGuard,
     _listener: Listener,
@@ -135,7 +137,7 @@ impl Dispatcher {
 
     /// Ends in order: not ready; polling stops; consumers stop, and one rebalance lets peers' shares grow; what
     /// no worker has begun is handed back; calls under way finish within the drain timeout, or are given up and
-    /// handed back; outcomes are flushed; the beat ends last; leases are given up.
+    /// handed back; outcomes are flushed; the beat ends last; quotas are closed; leases are given up.
     pub async fn drain(self) -> DrainReport {
         let mut report = DrainReport::default();
         self.readiness.send_replace(Readiness::Draining);
@@ -174,8 +176,13 @@ impl Dispatcher {
             beats.push((served, beat));
         }
         self.stop.beating.cancel();
+        let mut closing = Vec::new();
         for (served, beat) in beats {
             let _ = beat.await;
+            closing.push(served);
+        }
+        self.quotas.close().await;
+        for served in closing {
             log_failure("leases could not be given up; they lapse", served.consumer.close().await);
         }
         report

@@ -1,54 +1,194 @@
 //! Gates: what decides on each request whether it goes on.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+mod aimd;
+mod budget;
+mod build;
+mod combine;
+mod leased_rate;
+mod local;
+mod patience;
+mod quota;
+mod reading;
+mod tier_admission;
+mod token_rate;
+
+use std::{collections::BTreeMap, future::Future, pin::Pin, time::Duration};
 
 use leasehold_store::Dispatched;
-use tokio::sync::Semaphore;
 
-use crate::config::GateConfig;
+pub(crate) use build::{Building, tenant_attributes};
+pub(crate) use patience::Patience;
+
+use crate::{
+    backend::{Answer, Outcome},
+    config::{Class, Tier},
+    quota::Freed,
+};
+
+/// What a gate is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The request.
+    pub request: &'a Dispatched,
+    /// Its metadata, read.
+    pub metadata: &'a BTreeMap<String, String>,
+    /// What a gate before this one classified it as; none: nothing did.
+    pub class: Option<Class>,
+    /// How soon its answer is wanted.
+    pub tier: Tier,
+}
 
 /// What a gate says of one request.
 #[derive(Debug)]
 pub enum Decision {
-    /// Go on. The release is kept with this attempt until it settles.
-    Continue(Release),
+    /// Go on.
+    Continue(Pass),
     /// Not now; keep it queued.
-    Wait,
+    Wait(Turned),
     /// Not now; hand it back.
-    Refuse,
-    /// Never: it ends with this message, as `GATE_DROPPED`.
-    Drop(String),
+    Refuse(Turned),
+    /// Never: it ends as `GATE_DROPPED`.
+    Drop(Dropped),
     /// The gate itself failed; counted, and the request handed back.
-    Fail(String),
+    Fail(Failed),
+}
+
+/// What lets a request go on.
+#[derive(Debug, Default)]
+pub struct Pass {
+    /// Kept with this attempt until it settles.
+    pub release: Release,
+    /// What the request is classified as; none: left as it was.
+    pub class: Option<Class>,
+    /// Tells when more of the same can pass, where the gate knows.
+    pub freed: Option<Freed>,
+}
+
+/// What turns a request away for now.
+#[derive(Clone, Debug)]
+pub struct Turned {
+    /// The gate that did.
+    pub by: &'static str,
+    /// When it makes sense to ask again, where the gate knows.
+    pub after: Option<Duration>,
+    /// Tells when it makes sense sooner.
+    pub freed: Option<Freed>,
+}
+
+/// What ends a request.
+#[derive(Clone, Debug)]
+pub struct Dropped {
+    /// The gate that did.
+    pub by: &'static str,
+    /// Of the result.
+    pub message: String,
+    /// The result's answer, where the gate gives one.
+    pub answer: Option<Answer>,
+}
+
+/// A gate that could not decide.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    /// The gate.
+    pub by: &'static str,
+    /// Why, its causes included.
+    pub message: String,
 }
 
 impl Decision {
+    /// Goes on, with nothing to give back.
+    pub fn pass() -> Self {
+        Self::Continue(Pass::default())
+    }
+
     /// Its metric label.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Continue(_) => "continue",
-            Self::Wait => "wait",
-            Self::Refuse => "refuse",
+            Self::Wait(_) => "wait",
+            Self::Refuse(_) => "refuse",
             Self::Drop(_) => "drop",
             Self::Fail(_) => "error",
         }
     }
+
+    /// Counts it: a turn by the gate that made it, a pass by the gate that was asked.
+    pub(crate) fn count(&self, asked: &dyn Gate) {
+        let by = match self {
+            Self::Continue(_) => asked.name(),
+            Self::Wait(turned) | Self::Refuse(turned) => turned.by,
+            Self::Drop(dropped) => dropped.by,
+            Self::Fail(failed) => failed.by,
+        };
+        metrics::counter!("leasehold_gate_decisions_total", "gate" => by, "decision" => self.as_str())
+            .increment(1);
+    }
 }
 
-/// What a gate gave, given back exactly once: when dropped, whatever the path out.
+impl Turned {
+    /// For now, nobody knows how long.
+    pub fn by(gate: &'static str) -> Self {
+        Self { by: gate, after: None, freed: None }
+    }
+}
+
+impl Failed {
+    /// With the whole chain of causes.
+    pub fn by(gate: &'static str, error: &dyn std::error::Error) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            message = format!("{message}: {cause}");
+            source = cause.source();
+        }
+        Self { by: gate, message }
+    }
+}
+
+/// What a gate gave to one attempt. Dropped, it gives it back.
+pub trait Held: Send + Sync {
+    /// The backend is about to be called.
+    fn sent(&mut self) {}
+
+    /// The call has ended. Not said of one that was given up half way.
+    fn finished(&mut self, outcome: &Outcome) {
+        let _ = outcome;
+    }
+}
+
+/// What gates gave, given back exactly once and in reverse: when dropped, whatever the path out.
 #[derive(Default)]
-pub struct Release(#[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Send + Sync>>);
+pub struct Release(Vec<Box<dyn Held>>);
 
 impl Release {
     /// Gives back by dropping `held`.
-    pub fn of(held: impl Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(held)))
+    pub fn of(held: impl Held + 'static) -> Self {
+        Self(vec![Box::new(held)])
+    }
+
+    /// Adds what a later gate gave.
+    pub fn and(&mut self, mut later: Release) {
+        self.0.append(&mut later.0);
+    }
+
+    pub(crate) fn sent(&mut self) {
+        self.0.iter_mut().for_each(|held| held.sent());
+    }
+
+    pub(crate) fn finished(&mut self, outcome: &Outcome) {
+        self.0.iter_mut().for_each(|held| held.finished(outcome));
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
     }
 }
 
 impl std::fmt::Debug for Release {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Release")
+        write!(f, "Release({})", self.0.len())
     }
 }
 
@@ -61,60 +201,10 @@ pub trait Gate: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// How much of the room there is should be filled, 0 to 1.
-    fn budget(&self) -> f64;
+    fn budget(&self) -> f64 {
+        1.0
+    }
 
     /// Decides on one request. Dropping the future decides nothing and holds nothing.
-    fn decide<'a>(&'a self, request: &'a Dispatched) -> DecisionFuture<'a>;
-}
-
-/// The gate of a configuration that has been checked.
-pub(crate) fn build(config: &GateConfig) -> Arc<dyn Gate> {
-    match *config {
-        GateConfig::Constant { budget } => Arc::new(Constant { budget }),
-        GateConfig::LocalConcurrency { limit } => {
-            Arc::new(LocalConcurrency { limit, free: Arc::new(Semaphore::new(limit)) })
-        }
-    }
-}
-
-struct Constant {
-    budget: f64,
-}
-
-impl Gate for Constant {
-    fn name(&self) -> &'static str {
-        "constant"
-    }
-
-    fn budget(&self) -> f64 {
-        self.budget
-    }
-
-    fn decide<'a>(&'a self, _: &'a Dispatched) -> DecisionFuture<'a> {
-        Box::pin(std::future::ready(Decision::Continue(Release::default())))
-    }
-}
-
-struct LocalConcurrency {
-    limit: usize,
-    free: Arc<Semaphore>,
-}
-
-impl Gate for LocalConcurrency {
-    fn name(&self) -> &'static str {
-        "local-concurrency"
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a fraction")]
-    fn budget(&self) -> f64 {
-        self.free.available_permits() as f64 / self.limit as f64
-    }
-
-    fn decide<'a>(&'a self, _: &'a Dispatched) -> DecisionFuture<'a> {
-        let decision = match self.free.clone().try_acquire_owned() {
-            Ok(permit) => Decision::Continue(Release::of(permit)),
-            Err(_) => Decision::Refuse,
-        };
-        Box::pin(std::future::ready(decision))
-    }
+    fn decide<'a>(&'a self, asked: Asked<'a>) -> DecisionFuture<'a>;
 }

@@ -4,11 +4,11 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicI32, Ordering},
+        atomic::{AtomicBool, AtomicI32, Ordering},
     },
 };
 
-use leasehold_store::{Completion, Deferral, Dispatched, Retry, Stamp};
+use leasehold_store::{Completion, Deferral, Dispatched, QueueSettings, Retry, Stamp};
 use metrics::Gauge;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
@@ -19,7 +19,7 @@ use crate::{
     cancellation::Watch,
     config::{Class, QueueConfig, Tier},
     consumer::{Consumer, Polled},
-    gate::{Gate, Release},
+    gate::{Asked, Dropped, Gate, Pass, Release},
     lanes::lane_of,
 };
 
@@ -33,10 +33,11 @@ pub(crate) struct Served {
     settlements: Mutex<Option<mpsc::UnboundedSender<Settlement>>>,
     pub(crate) inference_objective: Option<String>,
     /// Wakes the feeder: requests became pending for which nobody rings.
-    pub(crate) look: Notify,
+    pub(crate) look: Arc<Notify>,
     tier: Tier,
     class: Class,
     max_deliveries: AtomicI32,
+    has_tenants: AtomicBool,
 }
 
 impl Served {
@@ -54,10 +55,11 @@ impl Served {
             gate,
             settlements: Mutex::new(Some(settlements)),
             inference_objective: config.inference_objective.clone(),
-            look: Notify::new(),
+            look: Arc::default(),
             tier: config.tier,
             class: config.class,
             max_deliveries: AtomicI32::new(i32::MAX),
+            has_tenants: AtomicBool::new(false),
         }
     }
 
@@ -65,8 +67,15 @@ impl Served {
         self.max_deliveries.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_max_deliveries(&self, max: i32) {
-        self.max_deliveries.store(max, Ordering::Relaxed);
+    /// Whether requests of tenants are to be polled too.
+    pub(crate) fn has_tenants(&self) -> bool {
+        self.has_tenants.load(Ordering::Relaxed)
+    }
+
+    /// Takes over what the database says of the queue.
+    pub(crate) fn apply(&self, settings: &QueueSettings) {
+        self.max_deliveries.store(settings.max_deliveries, Ordering::Relaxed);
+        self.has_tenants.store(settings.has_tenants, Ordering::Relaxed);
     }
 
     /// The settler ends when it has written what was sent.
@@ -81,19 +90,21 @@ impl Served {
         }
     }
 
-    /// The lane of a request: by its own metadata, else by the queue's settings. What is unknown there counts as
-    /// the last.
-    pub(crate) fn lane(&self, metadata: &BTreeMap<String, String>) -> usize {
-        let class = metadata.get("class").map_or(self.class, |class| match class.as_str() {
-            "reserved" => Class::Reserved,
-            _ => Class::Overflow,
-        });
-        let tier = metadata.get("tier").map_or(self.tier, |tier| match tier.as_str() {
+    fn tier(&self, metadata: &BTreeMap<String, String>) -> Tier {
+        metadata.get("tier").map_or(self.tier, |tier| match tier.as_str() {
             "interactive" => Tier::Interactive,
             "async" => Tier::Async,
             _ => Tier::Batch,
-        });
-        lane_of(class, tier)
+        })
+    }
+
+    /// None where neither the request's own metadata nor the queue's settings set capacity aside, or deny it.
+    fn class(&self, metadata: &BTreeMap<String, String>) -> Option<Class> {
+        match metadata.get("class").map(String::as_str) {
+            Some("reserved") => Some(Class::Reserved),
+            Some(_) => Some(Class::Overflow),
+            None => (self.class == Class::Reserved).then_some(Class::Reserved),
+        }
     }
 }
 
@@ -103,8 +114,11 @@ pub(crate) struct Job {
     pub(crate) polled: Polled,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) metadata: BTreeMap<String, String>,
-    pub(crate) releases: Vec<Release>,
-    /// From when the pool has it.
+    pub(crate) release: Release,
+    /// What gates classified it as, else what it or its queue says; none: nothing does.
+    class: Option<Class>,
+    tier: Tier,
+    /// From when it waits, for a gate or a worker.
     pub(crate) watch: Option<Watch>,
     /// Of the dispatch, once a worker has it.
     pub(crate) span: Span,
@@ -130,12 +144,15 @@ impl Job {
         let in_flight = metrics::gauge!("leasehold_in_flight", "queue" => served.name.clone());
         in_flight.increment(1.0);
         let served = Arc::clone(served);
+        let (class, tier) = (served.class(&metadata), served.tier(&metadata));
         Self {
             served,
             polled,
             headers,
             metadata,
-            releases: Vec::new(),
+            release: Release::default(),
+            class,
+            tier,
             watch: None,
             span: Span::none(),
             _counted: Counted(in_flight),
@@ -146,7 +163,23 @@ impl Job {
         self.polled.request.stamped.stamp.clone()
     }
 
-    /// What a job in the pool has come to before any worker took it: it was cancelled, or is late.
+    /// What a gate is asked.
+    pub(crate) fn asked(&self) -> Asked<'_> {
+        Asked { request: &self.polled.request, metadata: &self.metadata, class: self.class, tier: self.tier }
+    }
+
+    /// Keeps what a gate gave, and what it said.
+    pub(crate) fn passed(&mut self, pass: Pass) {
+        self.class = pass.class.or(self.class);
+        self.release.and(pass.release);
+    }
+
+    /// Its lane in a pool. What is not classified counts as overflow.
+    pub(crate) fn lane(&self) -> usize {
+        lane_of(self.class.unwrap_or_default(), self.tier)
+    }
+
+    /// What a job that waits has come to meanwhile: it was cancelled, or is late.
     pub(crate) fn outcome_while_waiting(&self) -> Option<Verdict> {
         if self.polled.time_left().is_some_and(|left| left.is_zero()) {
             let message = "the deadline passed before the call";
@@ -163,7 +196,7 @@ impl Job {
         let end_to_end_seconds = age + self.polled.received.elapsed().as_secs_f64();
         // The trace ends when the verdict is written.
         let span = tracing::info_span!(parent: &self.span, "settle");
-        let settlement = Settlement { verdict, end_to_end_seconds, releases: self.releases, span };
+        let settlement = Settlement { verdict, end_to_end_seconds, release: self.release, span };
         self.served.send(settlement);
     }
 }
@@ -184,20 +217,25 @@ pub(crate) enum Verdict {
 pub(crate) struct Settlement {
     verdict: Verdict,
     end_to_end_seconds: f64,
-    releases: Vec<Release>,
+    release: Release,
     span: Span,
 }
 
 impl Settlement {
     /// The verdict, its age, and what is kept until it is written.
-    pub(crate) fn open(self) -> (Verdict, f64, (Vec<Release>, Span)) {
-        (self.verdict, self.end_to_end_seconds, (self.releases, self.span))
+    pub(crate) fn open(self) -> (Verdict, f64, (Release, Span)) {
+        (self.verdict, self.end_to_end_seconds, (self.release, self.span))
     }
 }
 
 /// The verdict on a cancelled request.
 pub(crate) fn cancelled_by_request(stamp: Stamp) -> Verdict {
     Verdict::Done(failed(stamp, ErrorCode::Cancelled, "the request was cancelled"))
+}
+
+/// The verdict of a gate that ends a request.
+pub(crate) fn dropped(stamp: Stamp, dropped: Dropped) -> Verdict {
+    Verdict::Done(answered(stamp, dropped.answer, Some((ErrorCode::GateDropped, dropped.message))))
 }
 
 /// A result without an answer.

@@ -21,8 +21,9 @@ pub mod backend;
 pub mod config;
 pub mod duration;
 pub mod gate;
+pub mod quota;
 pub mod retry;
 
 pub use cancellation::{Cancellations, Watch};
-pub use consumer::{Beat, Consumer, ConsumerOptions, Polled};
+pub use consumer::{Beat, Consumer, ConsumerOptions, Polled, PolledTenants};
 pub use dispatcher::{Dispatcher, DrainReport, Readiness, StartError};

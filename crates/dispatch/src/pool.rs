@@ -13,14 +13,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    backend::Backend,
-    cancellation::Cancellations,
-    config::PoolConfig,
-    gate::{self, Gate},
-    job::Job,
-    lanes::Lanes,
-    retry::RetryPolicy,
-    worker,
+    backend::Backend, cancellation::Cancellations, config::PoolConfig, gate::Gate, job::Job, lanes::Lanes,
+    retry::RetryPolicy, worker,
 };
 
 /// Between two looks at what waits for a worker.
@@ -30,6 +24,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) gate: Arc<dyn Gate>,
+    /// Zero: until the deadline.
+    pub(crate) gate_wait_timeout: Duration,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) cancellations: Cancellations,
     pub(crate) retry: RetryPolicy,
@@ -52,6 +48,7 @@ impl Pool {
     pub(crate) fn new(
         config: &PoolConfig,
         queues: usize,
+        gate: Arc<dyn Gate>,
         backend: Arc<dyn Backend>,
         cancellations: Cancellations,
         retry: RetryPolicy,
@@ -60,7 +57,8 @@ impl Pool {
         let prefetch = if config.prefetch == 0 { config.concurrency } else { config.prefetch };
         Self {
             name: config.name.clone(),
-            gate: gate::build(&config.gate),
+            gate,
+            gate_wait_timeout: config.gate_wait_timeout,
             backend,
             cancellations,
             retry,
@@ -84,10 +82,17 @@ impl Pool {
         self.freed[place].notified().await;
     }
 
+    /// From now on the job learns of its cancellation.
+    pub(crate) fn watch(&self, job: &mut Job) {
+        if job.watch.is_none() {
+            let stamp = job.stamp();
+            job.watch = Some(self.cancellations.watch(&stamp.id, &stamp.token));
+        }
+    }
+
     pub(crate) fn push(&self, mut job: Job) {
-        let stamp = job.stamp();
-        job.watch = Some(self.cancellations.watch(&stamp.id, &stamp.token));
-        let (place, lane) = (job.served.place, job.served.lane(&job.metadata));
+        self.watch(&mut job);
+        let (place, lane) = (job.served.place, job.lane());
         self.state().lanes.push(place, lane, job);
         self.arrived.notify_one();
     }

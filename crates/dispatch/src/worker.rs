@@ -4,13 +4,14 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
 use leasehold_store::{Deferral, Retry, Stamp};
+use rand::RngExt;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
 use crate::{
     backend::{Answer, Call, ErrorCode, Failure, Outcome},
-    gate::Decision,
-    job::{Job, Verdict, answered, cancelled_by_request, failed},
+    gate::{Decision, Patience},
+    job::{Job, Verdict, answered, cancelled_by_request, dropped, failed},
     pool::Pool,
     retry::{RetryDecision, next_retry},
     trace,
@@ -18,12 +19,10 @@ use crate::{
 
 /// A dispatch older than this is asked about once more before it is sent: it may have been cancelled since.
 const FRESH: Duration = Duration::from_secs(1);
-/// The pool's gate is asked again after 10 ms, doubling up to a second, for so long; then the request is handed
-/// back.
-const GATE_WAIT: Duration = Duration::from_secs(30);
-const GATE_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// A request that its pool's gate does not take comes back after so long.
+/// A request that its pool's gate does not take comes back after so long, or when the gate says, within a minute:
+/// its limit may be changed.
 const REFUSED: Duration = Duration::from_millis(250);
+const LONGEST_REFUSED: Duration = Duration::from_secs(60);
 
 /// Runs a job to its end.
 pub(crate) async fn run(pool: &Pool, mut job: Job) {
@@ -77,6 +76,7 @@ async fn attend(pool: &Pool, job: &mut Job) -> Verdict {
     let started = Instant::now();
     metrics::histogram!("leasehold_queued_duration_seconds", "queue" => job.served.name.clone())
         .record(queued_seconds(job));
+    job.release.sent();
     let outcome = tokio::select! {
         biased;
         outcome = pool.backend.call(call(job)) => outcome,
@@ -88,6 +88,7 @@ async fn attend(pool: &Pool, job: &mut Job) -> Verdict {
     };
     metrics::histogram!("leasehold_backend_duration_seconds", "pool" => pool.name.clone())
         .record(started.elapsed());
+    job.release.finished(&outcome);
     conclude(pool, job, outcome)
 }
 
@@ -99,35 +100,41 @@ async fn deadline(time_left: Option<Duration>) {
     }
 }
 
-/// None: the gate lets the job pass, and its release is kept.
+/// None: the gate lets the job pass, and its release is kept. What makes it wait parks the worker.
 async fn pass_gate(pool: &Pool, job: &mut Job) -> Option<Verdict> {
     let started = Instant::now();
-    let mut pause = GATE_PAUSE.0;
+    let mut patience = Patience::default();
     loop {
-        let decision = pool.gate.decide(&job.polled.request).await;
-        metrics::counter!("leasehold_gate_decisions_total", "gate" => pool.gate.name(), "decision" => decision.as_str())
-            .increment(1);
-        match decision {
-            Decision::Continue(release) => {
-                job.releases.push(release);
+        let decision = pool.gate.decide(job.asked()).await;
+        decision.count(&*pool.gate);
+        let turned = match decision {
+            Decision::Continue(pass) => {
+                job.passed(pass);
                 return None;
             }
-            Decision::Drop(message) => {
-                return Some(Verdict::Done(failed(job.stamp(), ErrorCode::GateDropped, message)));
+            Decision::Drop(drop) => return Some(dropped(job.stamp(), drop)),
+            Decision::Refuse(turned) => return Some(later(pool, job, turned.after)),
+            Decision::Fail(failed) => {
+                tracing::warn!(gate = failed.by, message = failed.message, "a gate failed");
+                return Some(later(pool, job, None));
             }
-            Decision::Wait | Decision::Refuse if started.elapsed() < GATE_WAIT => {
-                sleep(pause).await;
-                pause = (pause * 2).min(GATE_PAUSE.1);
-            }
-            Decision::Wait | Decision::Refuse => {
-                return Some(Verdict::Later(Deferral { stamp: job.stamp(), delay: REFUSED }));
-            }
-            Decision::Fail(message) => {
-                tracing::warn!(gate = pool.gate.name(), message, "a gate failed");
-                return Some(Verdict::Later(Deferral { stamp: job.stamp(), delay: REFUSED }));
-            }
+            Decision::Wait(turned) => turned,
+        };
+        patience.pause(&turned, pool).await;
+        if let Some(verdict) = job.outcome_while_waiting() {
+            return Some(verdict);
+        }
+        if !pool.gate_wait_timeout.is_zero() && started.elapsed() >= pool.gate_wait_timeout {
+            return Some(later(pool, job, None));
         }
     }
+}
+
+/// Back to the database, and not at once, nor all together.
+fn later(pool: &Pool, job: &Job, after: Option<Duration>) -> Verdict {
+    let after = after.unwrap_or(REFUSED).clamp(REFUSED, LONGEST_REFUSED);
+    let delay = after.mul_f64(pool.with_rng(|rng| rng.random_range(1.0..1.25)));
+    Verdict::Later(Deferral { stamp: job.stamp(), delay })
 }
 
 fn call(job: &Job) -> Call {

@@ -30,6 +30,8 @@ pub struct Admitted {
     pub at: Timestamp,
     /// How long until the next part would fit; none when all were granted, or it never will.
     pub retry_after: Option<Duration>,
+    /// The limit that applies: a part beyond it never fits.
+    pub max: i64,
 }
 
 /// A key in use, or with a limit set in the database.
@@ -148,6 +150,7 @@ impl Store {
             parts: usize::try_from(column::<i32>(&row, 0)?).unwrap_or(0),
             at: column(&row, 1)?,
             retry_after: column::<Option<f64>>(&row, 2)?.map(seconds),
+            max: column(&row, 3)?,
         })
     }
 

@@ -4,10 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use leasehold_store::{Error, Listener, Store};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::{
-    sync::{Notify, mpsc, watch},
-    time::Instant,
-};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Dispatcher, Readiness, Running, StartError, Stops, follow};
@@ -15,12 +12,13 @@ use crate::{
     backend::Backend,
     beat::{beat, clean_up},
     cancellation::Cancellations,
-    config::{DispatcherConfig, QueueConfig},
+    config::{ConfigError, DispatcherConfig, QueueConfig},
     consumer::{Consumer, ConsumerOptions},
-    feed::Feeder,
-    gate,
+    feed::{Feeder, FeederOptions},
+    gate::{self, Building, Gate},
     job::Served,
     pool::Pool,
+    quota::QuotaClient,
     retry::RetryPolicy,
     settle::settle,
 };
@@ -41,7 +39,13 @@ pub(super) async fn start(
         beating: everything.child_token(),
     };
     let cancellations = Cancellations::start(store.clone(), everything.clone());
-    let pools = pools(config, backends, &cancellations, &mut rng)?;
+    let mut gates = Building {
+        quotas: QuotaClient::new(&store, &owner, config.lease_ttl),
+        store: store.clone(),
+        stop: everything.clone(),
+        rng: StdRng::from_rng(&mut rng),
+    };
+    let pools = pools(config, backends, &cancellations, &mut gates, &mut rng)?;
     let listener = Listener::start(&store);
     let (readiness, _) = watch::channel(Readiness::Starting);
     let changed = Arc::new(Notify::new());
@@ -49,8 +53,9 @@ pub(super) async fn start(
     let mut beats = Vec::new();
     for queue in &config.queues {
         let (pool, place) = place(config, queue, &pools);
+        let gate = gates.gate(&queue.gate).map_err(|e| ConfigError::at("queue", &queue.name, &e))?;
         let running = Starting { store: &store, config, owner: &owner, listener: &listener, stop: &stop }
-            .queue(queue, pool, place, &changed, &mut beats)
+            .queue(queue, gate, pool, place, &changed, &mut beats)
             .await?;
         queues.push(running);
     }
@@ -67,6 +72,7 @@ pub(super) async fn start(
         queues,
         pools,
         stop,
+        quotas: gates.quotas,
         _everything: everything.drop_guard(),
         _listener: listener,
     })
@@ -76,6 +82,7 @@ fn pools(
     config: &DispatcherConfig,
     mut backends: HashMap<String, Arc<dyn Backend>>,
     cancellations: &Cancellations,
+    gates: &mut Building,
     rng: &mut StdRng,
 ) -> Result<Vec<Arc<Pool>>, StartError> {
     let retry =
@@ -87,8 +94,9 @@ fn pools(
             let backend =
                 backends.remove(&pool.name).ok_or_else(|| StartError::NoBackend(pool.name.clone()))?;
             let queues = config.queues.iter().filter(|queue| queue.pool == pool.name).count();
+            let gate = gates.gate(&pool.gate).map_err(|e| ConfigError::at("pool", &pool.name, &e))?;
             let rng = StdRng::from_rng(rng);
-            Ok(Arc::new(Pool::new(pool, queues, backend, cancellations.clone(), retry, rng)))
+            Ok(Arc::new(Pool::new(pool, queues, gate, backend, cancellations.clone(), retry, rng)))
         })
         .collect()
 }
@@ -113,6 +121,7 @@ impl Starting<'_> {
     async fn queue(
         &self,
         queue: &QueueConfig,
+        gate: Arc<dyn Gate>,
         pool: Arc<Pool>,
         place: usize,
         changed: &Arc<Notify>,
@@ -120,15 +129,16 @@ impl Starting<'_> {
     ) -> Result<Running, StartError> {
         let (config, store) = (self.config, self.store);
         let number = store.ensure_queue(&queue.name).await?;
+        let unlabelled = self.tell_tenants_apart(queue, number).await?;
         let settings =
             store.queue_settings(number).await?.ok_or_else(|| Error::QueueNotFound(queue.name.clone()))?;
         let bells = self.listener.subscribe(&settings.channel).await?;
         let options = ConsumerOptions { lease_ttl: config.lease_ttl, drain_timeout: config.drain_timeout };
         let consumer = Consumer::new(store, number, self.owner, options);
         let (settlements, incoming) = mpsc::unbounded_channel();
-        let served = Arc::new(Served::new(queue, place, consumer, gate::build(&queue.gate), settlements));
+        let served = Arc::new(Served::new(queue, place, consumer, gate, settlements));
         // Beats keep it up to date; the first poll may come before the first beat has ended.
-        served.set_max_deliveries(settings.max_deliveries);
+        served.apply(&settings);
 
         let beat_now = Arc::new(Notify::new());
         let (last, beats_seen) = watch::channel(None);
@@ -142,16 +152,18 @@ impl Starting<'_> {
             last,
             self.stop.beating.clone(),
         );
-        let feeder = Feeder {
-            served: Arc::clone(&served),
+        let feeder = Feeder::new(
+            Arc::clone(&served),
             pool,
-            bells,
-            beat_now,
-            batch: config.poll_batch,
-            fallback: config.poll_fallback,
-            due: Instant::now(),
-            stop: self.stop.feeding.clone(),
-        };
+            self.stop.feeding.clone(),
+            FeederOptions {
+                bells,
+                beat_now,
+                batch: config.poll_batch,
+                fallback: config.poll_fallback,
+                unlabelled,
+            },
+        );
         Ok(Running {
             store: store.clone(),
             number,
@@ -160,6 +172,27 @@ impl Starting<'_> {
             beat: tokio::spawn(beat),
             served,
         })
+    }
+}
+
+impl Starting<'_> {
+    /// A queue whose gate may refuse one tenant's requests polls tenants in turns. True when requests that are
+    /// already there are not told apart yet.
+    async fn tell_tenants_apart(&self, queue: &QueueConfig, number: i32) -> Result<bool, StartError> {
+        let attributes = gate::tenant_attributes(&queue.gate);
+        if attributes.is_empty() {
+            return Ok(false);
+        }
+        let (in_force, new) = self.store.ensure_tenant_attributes(number, &attributes).await?;
+        if in_force != attributes {
+            tracing::warn!(
+                queue = queue.name,
+                ?in_force,
+                gate = ?attributes,
+                "the queue tells tenants apart by other attributes than its gate: one's backlog may hinder others"
+            );
+        }
+        Ok(new)
     }
 }
 

@@ -195,6 +195,7 @@ pub(crate) fn pool(name: &str) -> PoolConfig {
         name: name.to_owned(),
         concurrency: 8,
         prefetch: 0,
+        gate_wait_timeout: Duration::from_secs(300),
         gate: GateConfig::default(),
         merge: MergePolicy::default(),
         backend: HttpBackendConfig { proxy_from_env: false, ..HttpBackendConfig::default() },

@@ -185,6 +185,7 @@ fn dispatcher_config(backend: &str) -> DispatcherConfig {
             name: pool.into(),
             concurrency: 64,
             prefetch: 0,
+            gate_wait_timeout: Duration::from_secs(300),
             gate: GateConfig::default(),
             merge: MergePolicy::default(),
             backend: HttpBackendConfig {

@@ -28,6 +28,7 @@ fn dispatched(stamped: Stamped) -> Dispatched {
         route: None,
         envelope: Envelope::default(),
         payload: "payload".into(),
+        tenant: String::new(),
     }
 }
 

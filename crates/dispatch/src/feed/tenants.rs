@@ -1,0 +1,184 @@
+//! What is known of tenants whose requests a gate has turned away, so that the next poll leaves their backlog alone
+//! until some of it can pass.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Bound,
+    sync::Arc,
+    time::Duration,
+};
+
+use leasehold_store::{TENANT_VISITS, TenantPoll};
+use rand::{RngExt, rngs::StdRng};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{gate::Turned, quota::Freed};
+
+/// A tenant that was turned away, the gate saying nothing of when: doubling, and jittered upward.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Limits change: the longest that a gate's own word is taken for.
+const LONGEST: Duration = Duration::from_secs(5);
+/// A tenant of which so many passed at once is as free as any other.
+const FREE: u32 = 256;
+
+/// The tenants of one queue, as seen from one process.
+pub(super) struct Tenants {
+    turned: BTreeMap<String, Entry>,
+    /// Jobs that wait at the gate.
+    waiting: HashMap<String, usize>,
+    after: Option<String>,
+    seen: i32,
+    look: Arc<Notify>,
+    rng: StdRng,
+}
+
+/// A tenant that was turned away.
+struct Entry {
+    /// Worth another try then.
+    until: Instant,
+    backoff: Duration,
+    /// How many to try.
+    probe: u32,
+    /// How many became possible meanwhile.
+    freed: Option<Freed>,
+    /// What the last poll asked for: so many freed, so many tried.
+    asked: (u32, u32),
+}
+
+/// How the requests of one tenant fared at the gate.
+#[derive(Default)]
+pub(super) struct Fared {
+    pub(super) passed: u32,
+    /// The last that did not.
+    pub(super) turned: Option<Turned>,
+    /// Tells when more can pass.
+    pub(super) freed: Option<Freed>,
+}
+
+impl Tenants {
+    pub(super) fn new(look: Arc<Notify>, rng: StdRng) -> Self {
+        Self { turned: BTreeMap::new(), waiting: HashMap::new(), after: None, seen: 0, look, rng }
+    }
+
+    /// How to poll for up to `asked` of those that are late or cancelled.
+    pub(super) fn poll_ended(&self, asked: u32) -> TenantPoll {
+        let quantum = i32::try_from(asked).unwrap_or(i32::MAX);
+        TenantPoll { after: self.after.clone(), quantum, ended_only: true, ..TenantPoll::default() }
+    }
+
+    /// How to poll for up to `asked`.
+    pub(super) fn poll(&mut self, asked: u32) -> TenantPoll {
+        let now = Instant::now();
+        let seen = u32::try_from(self.seen).unwrap_or(0).max(1);
+        let from = self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let to = self.after.as_deref().map_or(Bound::Excluded(""), Bound::Included);
+        let names: Vec<String> = self
+            .turned
+            .range::<str, _>((from, Bound::Unbounded))
+            .chain(self.turned.range::<str, _>((Bound::Unbounded, to)))
+            // A poll visits no more, and in this order.
+            .take(TENANT_VISITS.unsigned_abs() as usize)
+            .map(|(name, _)| name.clone())
+            .collect();
+        let caps = names
+            .into_iter()
+            .map(|name| {
+                let waits = self.waiting.contains_key(&name);
+                let cap = self.turned.get_mut(&name).map_or(0, |entry| entry.cap(now, waits));
+                (name, i32::try_from(cap).unwrap_or(i32::MAX))
+            })
+            .collect();
+        TenantPoll {
+            after: self.after.clone(),
+            caps,
+            quantum: i32::try_from(asked.div_ceil(seen)).unwrap_or(i32::MAX),
+            ..TenantPoll::default()
+        }
+    }
+
+    /// Where the poll ended, and how many tenants had something.
+    pub(super) fn polled(&mut self, after: Option<String>, seen: i32) {
+        self.after = after;
+        // Slowly down, so that one poll that stopped early does not let one tenant take the next.
+        self.seen = seen.max(self.seen / 2);
+    }
+
+    /// What the gate said of what the poll brought.
+    pub(super) fn learn(&mut self, mut fared: HashMap<String, Fared>) {
+        let now = Instant::now();
+        let look = &self.look;
+        self.turned.retain(|tenant, entry| {
+            let (freed, probe) = std::mem::take(&mut entry.asked);
+            let here = fared.get_mut(tenant).filter(|fared| fared.turned.is_none());
+            match here {
+                // Everything passed.
+                Some(fared) => {
+                    if let Some(freed) = fared.freed.take() {
+                        freed.wake(look);
+                        entry.freed = Some(freed);
+                    }
+                    if probe > 0 && fared.passed >= freed + probe {
+                        entry.probe = probe.saturating_mul(2);
+                        entry.backoff = BACKOFF.0;
+                    }
+                    entry.probe <= FREE
+                }
+                // It has nothing for us.
+                None => freed + probe == 0 || fared.contains_key(tenant),
+            }
+        });
+        for (tenant, Fared { passed, turned, .. }) in fared {
+            let Some(turned) = turned else { continue };
+            let entry = self.turned.entry(tenant).or_insert(Entry {
+                until: now,
+                backoff: BACKOFF.0,
+                probe: 1,
+                freed: None,
+                asked: (0, 0),
+            });
+            let wait = turned.after.map_or(entry.backoff, |after| after.min(LONGEST));
+            entry.until = now + wait.mul_f64(self.rng.random_range(1.0..1.25));
+            entry.backoff = if passed > 0 { BACKOFF.0 } else { (entry.backoff * 2).min(BACKOFF.1) };
+            entry.probe = 1;
+            if let Some(freed) = &turned.freed {
+                freed.wake(&self.look);
+            }
+            entry.freed = turned.freed;
+        }
+    }
+
+    /// A job of the tenant waits at the gate: no more are brought meanwhile.
+    pub(super) fn waits(&mut self, tenant: &str) {
+        *self.waiting.entry(tenant.to_owned()).or_default() += 1;
+    }
+
+    /// It waits no more.
+    pub(super) fn waited(&mut self, tenant: &str) {
+        if let Some(count) = self.waiting.get_mut(tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting.remove(tenant);
+            }
+        }
+    }
+
+    /// When one that was turned away is worth another try.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.turned.values().map(|entry| entry.until).min()
+    }
+}
+
+impl Entry {
+    fn cap(&mut self, now: Instant, waits: bool) -> u32 {
+        if waits {
+            self.asked = (0, 0);
+            return 0;
+        }
+        let freed = self.freed.as_ref().map_or(0, |freed| u32::try_from(freed.count()).unwrap_or(FREE));
+        self.asked = (freed.min(FREE), if now >= self.until { self.probe } else { 0 });
+        self.asked.0 + self.asked.1
+    }
+}
+
+#[cfg(test)]
+mod tests;
