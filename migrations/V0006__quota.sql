@@ -225,7 +225,7 @@ BEGIN
                 since = CASE WHEN s.slots > 0 THEN s.since ELSE excluded.since END;
     END IF;
     IF told.max IS DISTINCT FROM max
-        OR granted < n AND at - coalesce(told.refused_at, '-infinity') > '1 second' THEN
+        OR granted < n AND (told.refused_at IS NULL OR told.refused_at < at - interval '1 second') THEN
         UPDATE quota_keys k SET max = quota_acquire.max,
                 refused_at = CASE WHEN granted < n THEN at ELSE k.refused_at END
             WHERE k.key = quota_acquire.key;
@@ -316,7 +316,7 @@ BEGIN
         END IF;
     END IF;
     IF used > before OR log.max IS DISTINCT FROM max
-        OR granted < cardinality(parts) AND at - coalesce(log.refused_at, '-infinity') > '1 second' THEN
+        OR granted < cardinality(parts) AND (log.refused_at IS NULL OR log.refused_at < at - interval '1 second') THEN
         UPDATE quota_windows w SET admitted_at = times, counts = sums, max = quota_admit_parts.max,
                 refused_at = CASE WHEN granted < cardinality(parts) THEN quota_admit_parts.at ELSE w.refused_at END
             WHERE w.key = quota_admit_parts.key AND w.window_length = span;

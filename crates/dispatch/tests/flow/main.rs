@@ -25,4 +25,5 @@ mod outcomes;
 mod peers;
 mod refusals;
 mod routes;
+mod tenants;
 mod wakings;

@@ -1,0 +1,194 @@
+//! Tenants of one queue: the backlog of one stands in no other's way, and is not polled over and over.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use leasehold_dispatch::{
+    backend::Call,
+    config::{DispatcherConfig, GateConfig, Gating, Limits, QuotaMode},
+};
+use leasehold_store::NewRequest;
+use leasehold_testkit::wait::until;
+use serde_json::json;
+
+use crate::{
+    bench::{Bench, PATIENCE, config, request},
+    desk::{Desk, overloaded, success},
+};
+
+pub(crate) fn quota(mode: QuotaMode, limit: i64) -> GateConfig {
+    GateConfig::Quota {
+        attribute: "userid".into(),
+        mode,
+        limit,
+        limits: Limits::Config,
+        window: Duration::from_millis(500),
+        prefix: "quota:".into(),
+        gating: Gating::Blocking,
+    }
+}
+
+fn gated(gate: GateConfig) -> DispatcherConfig {
+    let mut config = config();
+    config.pools[0].concurrency = 32;
+    config.queues[0].gate = gate;
+    config
+}
+
+pub(crate) fn of(tenant: &str, count: usize) -> Vec<NewRequest> {
+    let metadata = json!({ "userid": tenant }).as_object().unwrap().clone();
+    vec![NewRequest { metadata, ..request() }; count]
+}
+
+fn tenant(call: &Call) -> &str {
+    &call.metadata["userid"]
+}
+
+fn calls_of(desk: &Desk, name: &str) -> usize {
+    desk.calls().iter().filter(|call| tenant(call) == name).count()
+}
+
+/// The large tenant's backlog was there before the dispatcher, and before its queue told tenants apart.
+#[tokio::test]
+async fn a_tenant_with_ten_requests_does_not_wait_for_one_with_thousands() {
+    let bench = Bench::new().await;
+    let desk = Desk::closed();
+    bench.enqueue_requests(&of("large", 5000)).await;
+    bench.enqueue_requests(&of("small", 10)).await;
+    let dispatcher = bench.start(gated(quota(QuotaMode::Concurrency, 4)), &desk).await;
+    desk.until_under_way(8).await;
+    assert_eq!((calls_of(&desk, "large"), calls_of(&desk, "small")), (4, 4));
+    desk.answer();
+    until("the small tenant is served", PATIENCE, async || calls_of(&desk, "small") == 10).await;
+    // Both have four at a time, so the large one has come about as far.
+    let large = calls_of(&desk, "large");
+    assert!(large <= 60, "{large} calls of the large tenant came before the small one's tenth");
+    desk.hold();
+    drop(dispatcher);
+}
+
+/// What is refused is left alone until something can pass: gates are asked little more often than they say yes.
+#[tokio::test]
+async fn a_refused_backlog_is_not_polled_over_and_over() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    bench.store.configure_queue("q", &json!({ "tenant_attributes": ["userid"] })).await.unwrap();
+    bench.enqueue_requests(&of("large", 1000)).await;
+    let dispatcher = bench.start(gated(quota(QuotaMode::Concurrency, 4)), &desk).await;
+    bench.finish().await;
+    dispatcher.drain().await;
+    assert_eq!(desk.calls().len(), 1000);
+    assert!(desk.peak() <= 4);
+    // Sessions report what they counted when they end, at the latest.
+    bench.store.close().await;
+    let sql = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'requests'";
+    let mut stamps = 0;
+    until("the database has counted", PATIENCE, async || {
+        stamps = bench.value::<i64>(sql, &[]).await;
+        stamps >= 1000
+    })
+    .await;
+    assert!(stamps < 1500, "1000 requests were stamped and handed back {stamps} times");
+}
+
+#[tokio::test]
+async fn a_rate_by_tenant_lets_others_pass_and_goes_on_as_its_window_slides() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    bench.enqueue_requests(&of("large", 12)).await;
+    bench.enqueue_requests(&of("small", 3)).await;
+    let _dispatcher = bench.start(gated(quota(QuotaMode::Rate, 4)), &desk).await;
+    let results = bench.finish().await;
+    assert!(results.values().all(|result| result.deliveries == 1), "a refusal is not charged");
+    let mut dispatched = BTreeMap::<String, Vec<_>>::new();
+    for call in desk.calls() {
+        dispatched
+            .entry(tenant(&call).to_owned())
+            .or_default()
+            .push(results[&call.id].dispatched_at.unwrap());
+    }
+    for times in dispatched.values_mut() {
+        times.sort();
+        // The window is half a second; a dispatch is stamped a little before it is admitted.
+        for five in times.windows(5) {
+            let span = five[4].duration_since(five[0]).as_secs_f64();
+            assert!(span > 0.4, "five of four in {span} s");
+        }
+    }
+    let first = |tenant: &str| dispatched[tenant][0];
+    assert!(first("small").duration_since(first("large")).as_secs_f64() < 0.4);
+}
+
+/// Of a tenant that may not be called at all, late and cancelled requests have their outcome all the same.
+#[tokio::test]
+async fn late_and_cancelled_requests_of_a_saturated_tenant_end_in_time() {
+    let bench = Bench::new().await;
+    let desk = Desk::closed();
+    let mut requests = of("busy", 6);
+    let soon = bench.after(Duration::from_millis(800)).await;
+    requests[5].deadline = Some(soon);
+    let _dispatcher = bench.start(gated(quota(QuotaMode::Concurrency, 2)), &desk).await;
+    bench.enqueue_requests(&of("busy", 2)).await;
+    desk.until_under_way(2).await;
+    let more = bench.enqueue_requests(&requests).await;
+    bench.store.cancel(&[more[0].id.as_str()]).await.unwrap();
+    bench.until_results(2).await;
+    let codes: Vec<String> = bench.value("SELECT array_agg(code ORDER BY code) FROM results", &[]).await;
+    assert_eq!(codes, ["CANCELLED", "DEADLINE_EXCEEDED"]);
+    assert_eq!(desk.calls().len(), 2);
+    desk.answer();
+    bench.finish().await;
+}
+
+/// Hazards, "retry never releases its gate slot".
+#[tokio::test]
+async fn retries_of_a_tenant_give_its_slots_to_its_others() {
+    let bench = Bench::new().await;
+    let desk = Desk::closed_with(|call| match call.deliveries {
+        1 => overloaded(None),
+        _ => success(&call.payload),
+    });
+    desk.answer();
+    let _dispatcher = bench.start(gated(quota(QuotaMode::Concurrency, 2)), &desk).await;
+    bench.enqueue_requests(&of("a", 10)).await;
+    bench.enqueue_requests(&of("b", 10)).await;
+    let results = bench.finish().await;
+    assert!(results.values().all(|result| result.deliveries == 2));
+    assert!(desk.peak() <= 4);
+    until("no slot is left held", PATIENCE, async || {
+        bench.value::<i64>("SELECT coalesce(sum(slots), 0)::bigint FROM quota_slots", &[]).await == 0
+    })
+    .await;
+}
+
+/// A limit that another process uses up, and gives back without our knowing.
+#[tokio::test]
+async fn a_tenant_goes_on_when_another_process_gives_its_slots_back() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let hour = Duration::from_secs(3600);
+    bench.store.register_quota_holder("elsewhere", hour).await.unwrap();
+    let quota_of_a = leasehold_store::Quota { key: "quota:userid:a", max: 2, limit_keys: &[] };
+    assert_eq!(bench.store.acquire_quota_slots("elsewhere", &quota_of_a, 2).await.unwrap(), 2);
+    let _dispatcher = bench.start(gated(quota(QuotaMode::Concurrency, 2)), &desk).await;
+    bench.enqueue_requests(&of("a", 5)).await;
+    bench.enqueue_requests(&of("b", 5)).await;
+    bench.until_results(5).await;
+    assert_eq!(calls_of(&desk, "a"), 0);
+    bench.store.delete_quota_holder("elsewhere").await.unwrap();
+    bench.finish().await;
+    assert_eq!(calls_of(&desk, "a"), 5);
+}
+
+/// Many tenants, each with a limit of one: every one is served, and none more than once at a time.
+#[tokio::test]
+async fn many_tenants_are_served_in_turns() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let mut config = gated(quota(QuotaMode::Concurrency, 1));
+    config.pools[0].concurrency = 64;
+    let requests: Vec<_> = (0..600).flat_map(|n| of(&format!("t{n}"), 2)).collect();
+    bench.enqueue_requests(&requests).await;
+    let _dispatcher = bench.start(config, &Arc::clone(&desk)).await;
+    bench.finish().await;
+    assert_eq!(desk.calls().len(), 1200);
+}
