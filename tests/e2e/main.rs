@@ -15,6 +15,7 @@ mod containers;
 mod fleet;
 mod health;
 mod installation;
+mod kills;
 mod process;
 mod serve;
 mod tour;
