@@ -2,8 +2,11 @@
 
 mod cpu;
 mod limit;
+mod quota;
 mod saturate;
+mod site;
 mod statements;
+mod tenants;
 
 use clap::{Parser, Subcommand};
 
@@ -18,11 +21,17 @@ struct Arguments {
 enum Workload {
     /// As fast as it goes: enqueue, dispatch, ack, pop.
     Saturate(saturate::Saturate),
+    /// One hot key of a quota.
+    Quota(quota::Quota),
+    /// A tenant with a large backlog beside one with a few requests.
+    Tenants(tenants::Tenants),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Arguments::parse().workload {
         Workload::Saturate(saturate) => saturate.run().await,
+        Workload::Quota(quota) => quota.run().await,
+        Workload::Tenants(tenants) => tenants.run().await,
     }
 }

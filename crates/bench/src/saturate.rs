@@ -8,16 +8,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bytes::Bytes;
 use clap::Args;
 use leasehold_dispatch::{Consumer, ConsumerOptions};
 use leasehold_store::{Completion, NewRequest, Store, StoreOptions};
-use leasehold_testkit::cluster::{Cluster, ClusterOptions, find_bin_dir};
+use leasehold_testkit::cluster::Cluster;
 use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::{cpu, limit, statements};
+use crate::{cpu, limit, site, statements};
 
 /// The workload's sizes.
 #[derive(Args, Clone)]
@@ -67,15 +67,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 impl Saturate {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let mut cluster = Cluster::start(ClusterOptions {
-            data_dir: leasehold_testkit::database::temporary_directory(),
-            bin_dir: find_bin_dir().context("no Postgres binaries were found")?,
-            port: None,
-            settings: self.settings(),
-            durable: true,
-            remove_on_exit: true,
-        })
-        .await?;
+        let statements: &[_] = match self.statements {
+            true => {
+                &[("shared_preload_libraries", "pg_stat_statements"), ("pg_stat_statements.track", "all")]
+            }
+            false => &[],
+        };
+        let mut cluster = site::start(statements).await?;
         let (mut rates, mut shares) = (Vec::new(), Vec::new());
         for run in 0..self.runs {
             let database = format!("run_{run}");
@@ -105,15 +103,6 @@ impl Saturate {
         );
         cluster.stop().await?;
         Ok(())
-    }
-
-    fn settings(&self) -> Vec<(String, String)> {
-        let mut settings = vec![("max_wal_size", "4GB"), ("shared_buffers", "512MB")];
-        if self.statements {
-            settings.push(("shared_preload_libraries", "pg_stat_statements"));
-            settings.push(("pg_stat_statements.track", "all"));
-        }
-        settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
     async fn once(&self, cluster: &Cluster, database: &str) -> anyhow::Result<Measured> {

@@ -23,6 +23,7 @@ mod hindrances;
 mod order;
 mod outcomes;
 mod peers;
+mod quotas;
 mod refusals;
 mod routes;
 mod tenants;

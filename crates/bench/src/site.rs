@@ -1,0 +1,33 @@
+//! A Postgres of the benchmark's own, with durable commits.
+
+use anyhow::Context;
+use leasehold_testkit::cluster::{Cluster, ClusterOptions, find_bin_dir};
+
+/// Starts it, with settings of its own beside those of every workload.
+pub(crate) async fn start(settings: &[(&str, &str)]) -> anyhow::Result<Cluster> {
+    let all = [("max_wal_size", "4GB"), ("shared_buffers", "512MB")].iter().chain(settings);
+    let options = ClusterOptions {
+        data_dir: leasehold_testkit::database::temporary_directory(),
+        bin_dir: find_bin_dir().context("no Postgres binaries were found")?,
+        port: None,
+        settings: all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        durable: true,
+        remove_on_exit: true,
+    };
+    Ok(Cluster::start(options).await?)
+}
+
+/// What the database counted so far: transactions committed, and updates of requests.
+pub(crate) async fn counted(client: &tokio_postgres::Client) -> anyhow::Result<(i64, i64)> {
+    let sql = "SELECT xact_commit, (SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'requests')
+        FROM pg_stat_database WHERE datname = current_database()";
+    let row = client.query_one(sql, &[]).await?;
+    Ok((row.get(0), row.get::<_, Option<i64>>(1).unwrap_or(0)))
+}
+
+/// A connection beside the stores.
+pub(crate) async fn connect(url: &str) -> anyhow::Result<tokio_postgres::Client> {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}

@@ -1,0 +1,166 @@
+//! Two tenants of one queue, one with a large backlog: how long the small one takes, and what a dispatched request costs
+//! the database as the backlog grows.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::Args;
+use leasehold_dispatch::{
+    Dispatcher,
+    backend::{Answer, Backend, Call, HttpBackendConfig, Outcome},
+    config::{
+        Class, DispatcherConfig, GateConfig, Gating, Limits, MergePolicy, PoolConfig, QueueConfig, QuotaMode,
+        Tier,
+    },
+};
+use leasehold_store::{NewRequest, Store, StoreOptions};
+use leasehold_testkit::cluster::Cluster;
+use serde_json::json;
+
+use crate::{cpu, site};
+
+/// The workload's sizes.
+#[derive(Args, Clone)]
+pub(crate) struct Tenants {
+    /// Requests of the large tenant, one run each.
+    #[arg(long, value_delimiter = ',', default_value = "0,1000,10000,100000")]
+    backlogs: Vec<usize>,
+    /// Requests of the small tenant.
+    #[arg(long, default_value_t = 10)]
+    small: usize,
+    /// Of each tenant, at once.
+    #[arg(long, default_value_t = 4)]
+    limit: i64,
+    /// Milliseconds of a call.
+    #[arg(long, default_value_t = 100)]
+    call: u64,
+    /// Seconds for which the cost of the large tenant's requests is measured.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+}
+
+#[derive(Default)]
+struct Calls {
+    large: AtomicU64,
+    small: AtomicU64,
+}
+
+impl Tenants {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let mut cluster = site::start(&[]).await?;
+        let mut alone = None;
+        for (n, backlog) in self.backlogs.iter().enumerate() {
+            let database = format!("run_{n}");
+            cluster.create_database(&database).await?;
+            let took = self.once(&cluster, &database, *backlog).await?.as_secs_f64();
+            let alone = *alone.get_or_insert(took);
+            println!("  {took:.2} s for the small tenant, {:.2} times the first run's", took / alone);
+        }
+        cluster.stop().await?;
+        Ok(())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "rates")]
+    async fn once(&self, cluster: &Cluster, database: &str, backlog: usize) -> anyhow::Result<Duration> {
+        let url = &cluster.url(database);
+        let store = Store::open(url, &StoreOptions::default())?;
+        store.migrate().await?;
+        let watch = site::connect(url).await?;
+        let calls = Arc::new(Calls::default());
+        let dispatcher = self.dispatcher(&store, &calls).await?;
+        for chunk in vec![(); backlog].chunks(1000) {
+            store.enqueue(&of("large", chunk.len())).await?;
+        }
+        let started = Instant::now();
+        store.enqueue(&of("small", self.small)).await?;
+        while calls.small.load(Ordering::SeqCst) < self.small as u64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let took = started.elapsed();
+        if backlog > 0 {
+            let database_cpu = cpu::of_postgres(cluster.data_dir())?;
+            let (commits, stamps) = site::counted(&watch).await?;
+            let before = calls.large.load(Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_secs(self.seconds)).await;
+            let dispatched = (calls.large.load(Ordering::SeqCst) - before).max(1) as f64;
+            let database_cpu = cpu::of_postgres(cluster.data_dir())?.saturating_sub(database_cpu);
+            // Sessions report what they counted once they have been idle for a second.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let (commits_after, stamps_after) = site::counted(&watch).await?;
+            println!(
+                "backlog {backlog}: {:.0} µs of database CPU, {:.2} transactions and {:.2} stamps a dispatched request",
+                database_cpu.as_secs_f64() * 1e6 / dispatched,
+                (commits_after - commits) as f64 / dispatched,
+                (stamps_after - stamps) as f64 / dispatched
+            );
+        } else {
+            println!("no backlog");
+        }
+        dispatcher.drain().await;
+        store.close().await;
+        Ok(took)
+    }
+
+    async fn dispatcher(&self, store: &Store, calls: &Arc<Calls>) -> anyhow::Result<Dispatcher> {
+        let (counted, call) = (Arc::clone(calls), Duration::from_millis(self.call));
+        let backend: Arc<dyn Backend> = Arc::new(move |request: Call| {
+            let calls = Arc::clone(&counted);
+            async move {
+                tokio::time::sleep(call).await;
+                let small = request.metadata.get("userid").is_some_and(|tenant| tenant == "small");
+                if small { &calls.small } else { &calls.large }.fetch_add(1, Ordering::SeqCst);
+                Outcome::Success(Answer {
+                    status: 200,
+                    content_type: None,
+                    body: request.payload,
+                    usage: None,
+                })
+            }
+        });
+        let config = DispatcherConfig {
+            pools: vec![PoolConfig {
+                name: "p".into(),
+                concurrency: 64,
+                prefetch: 0,
+                gate: GateConfig::default(),
+                gate_wait_timeout: Duration::from_secs(300),
+                merge: MergePolicy::default(),
+                backend: HttpBackendConfig::default(),
+            }],
+            queues: vec![QueueConfig {
+                name: "bench".into(),
+                pool: "p".into(),
+                gate: GateConfig::Quota {
+                    attribute: "userid".into(),
+                    mode: QuotaMode::Concurrency,
+                    limit: self.limit,
+                    limits: Limits::Config,
+                    window: Duration::from_secs(60),
+                    prefix: "quota:".into(),
+                    gating: Gating::Blocking,
+                },
+                tier: Tier::default(),
+                class: Class::default(),
+                inference_objective: None,
+            }],
+            ..DispatcherConfig::default()
+        };
+        let dispatcher =
+            Dispatcher::start_with(store.clone(), config, HashMap::from([("p".into(), backend)])).await?;
+        let mut readiness = dispatcher.readiness();
+        readiness.wait_for(|now| *now == leasehold_dispatch::Readiness::Ready).await.context("it starts")?;
+        Ok(dispatcher)
+    }
+}
+
+fn of(tenant: &str, count: usize) -> Vec<NewRequest> {
+    let metadata = json!({ "userid": tenant }).as_object().cloned().unwrap_or_default();
+    vec![NewRequest { metadata, ..NewRequest::new("bench", vec![b'x'; 2048]) }; count]
+}
