@@ -18,6 +18,10 @@ use crate::{gate::Turned, quota::Freed};
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Limits change: the longest that a gate's own word is taken for.
 const LONGEST: Duration = Duration::from_secs(5);
+/// Tries of tenants that were turned away, in a second and at once: where thousands are, each waits its turn.
+const TRIES: (f64, f64) = (200.0, 64.0);
+/// Between two polls for the sake of tries.
+const TRY_PAUSE: Duration = Duration::from_millis(5);
 /// A tenant of which so many passed at once is as free as any other.
 const FREE: u32 = 256;
 
@@ -28,6 +32,8 @@ pub(super) struct Tenants {
     waiting: HashMap<String, usize>,
     after: Option<String>,
     seen: i32,
+    /// Tries that may be made, and as of when.
+    tries: (f64, Instant),
     look: Arc<Notify>,
     rng: StdRng,
 }
@@ -57,7 +63,8 @@ pub(super) struct Fared {
 
 impl Tenants {
     pub(super) fn new(look: Arc<Notify>, rng: StdRng) -> Self {
-        Self { turned: BTreeMap::new(), waiting: HashMap::new(), after: None, seen: 0, look, rng }
+        let tries = (TRIES.1, Instant::now());
+        Self { turned: BTreeMap::new(), waiting: HashMap::new(), after: None, seen: 0, tries, look, rng }
     }
 
     /// How to poll for up to `asked` of those that are late or cancelled.
@@ -69,6 +76,8 @@ impl Tenants {
     /// How to poll for up to `asked`.
     pub(super) fn poll(&mut self, asked: u32) -> TenantPoll {
         let now = Instant::now();
+        let (tries, since) = self.tries;
+        let mut tries = (tries + TRIES.0 * now.duration_since(since).as_secs_f64()).min(TRIES.1);
         let seen = u32::try_from(self.seen).unwrap_or(0).max(1);
         let from = self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let to = self.after.as_deref().map_or(Bound::Excluded(""), Bound::Included);
@@ -84,10 +93,15 @@ impl Tenants {
             .into_iter()
             .map(|name| {
                 let waits = self.waiting.contains_key(&name);
-                let cap = self.turned.get_mut(&name).map_or(0, |entry| entry.cap(now, waits));
+                let cap = self.turned.get_mut(&name).map_or(0, |entry| {
+                    let cap = entry.cap(now, waits, tries >= 1.0);
+                    tries -= if entry.asked.1 > 0 { 1.0 } else { 0.0 };
+                    cap
+                });
                 (name, i32::try_from(cap).unwrap_or(i32::MAX))
             })
             .collect();
+        self.tries = (tries, now);
         TenantPoll {
             after: self.after.clone(),
             caps,
@@ -164,18 +178,20 @@ impl Tenants {
 
     /// When one that was turned away is worth another try.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.turned.values().map(|entry| entry.until).min()
+        let tried = self.turned.iter().filter(|(tenant, _)| !self.waiting.contains_key(*tenant));
+        let first = tried.map(|(_, entry)| entry.until).min()?;
+        Some(first.max(Instant::now() + TRY_PAUSE))
     }
 }
 
 impl Entry {
-    fn cap(&mut self, now: Instant, waits: bool) -> u32 {
+    fn cap(&mut self, now: Instant, waits: bool, may_try: bool) -> u32 {
         if waits {
             self.asked = (0, 0);
             return 0;
         }
         let freed = self.freed.as_ref().map_or(0, |freed| u32::try_from(freed.count()).unwrap_or(FREE));
-        self.asked = (freed.min(FREE), if now >= self.until { self.probe } else { 0 });
+        self.asked = (freed.min(FREE), if may_try && now >= self.until { self.probe } else { 0 });
         self.asked.0 + self.asked.1
     }
 }
