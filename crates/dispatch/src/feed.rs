@@ -1,29 +1,28 @@
 //! Feeding a pool from one queue: poll for as much as there is room for, sort out what must not be sent, and
 //! know when to look next.
 
+mod admit;
 mod tenants;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
 use leasehold_store::{Bell, Error};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::{
     sync::{Notify, mpsc},
-    task::{JoinError, JoinSet},
+    task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    backend::ErrorCode,
     consumer::Polled,
     doze::{Cause, Doze, Step},
-    gate::{Decision, Patience, Turned},
-    job::{Job, Served, Verdict, decode, dropped, failed},
+    job::Served,
     pool::Pool,
 };
-use tenants::{Fared, Tenants};
+use admit::Aside;
+use tenants::Tenants;
 
 /// How long to wait for a budget that is zero, or for a room nobody announced.
 const NO_ROOM: Duration = Duration::from_millis(50);
@@ -31,8 +30,6 @@ const NO_ROOM: Duration = Duration::from_millis(50);
 const ENDED: Duration = Duration::from_secs(1);
 /// After a failed poll, doubling up to a second.
 const FAILED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// A tenant whose gate failed is tried again after so long.
-const GATE_FAILED: Duration = Duration::from_millis(250);
 /// Parked requests made due by one statement.
 const PROMOTIONS: u32 = 1000;
 
@@ -55,8 +52,8 @@ pub(crate) struct Feeder {
     /// When parked requests are looked at next.
     due: Instant,
     tenants: Tenants,
-    /// Jobs that wait at the gate, by tenant.
-    waiting: JoinSet<String>,
+    /// Jobs that the gate makes wait, and those it takes its time with.
+    aside: JoinSet<Aside>,
     /// Whether requests without a tenant are polled first.
     plain_first: bool,
     stop: CancellationToken,
@@ -69,10 +66,10 @@ impl Feeder {
         stop: CancellationToken,
         options: FeederOptions,
     ) -> Self {
-        let rng = pool.with_rng(|rng| StdRng::from_rng(rng));
+        let rng = pool.with_rng(StdRng::from_rng);
         let tenants = Tenants::new(Arc::clone(&served.look), rng);
         let due = Instant::now();
-        Self { served, pool, options, due, tenants, waiting: JoinSet::new(), plain_first: false, stop }
+        Self { served, pool, options, due, tenants, aside: JoinSet::new(), plain_first: false, stop }
     }
 
     /// Feeds until told to stop. A poll under way is finished first, and what waits at the gate handed back.
@@ -87,7 +84,7 @@ impl Feeder {
             if Instant::now() >= self.due {
                 self.due = Instant::now() + self.promote().await;
             }
-            self.reap_waiting();
+            self.look_aside();
             let asked = self.asked(batch);
             if asked == 0 {
                 if Instant::now() >= ended {
@@ -116,7 +113,9 @@ impl Feeder {
             };
             cause = self.take(step).await;
         }
-        while self.waiting.join_next().await.is_some() {}
+        while let Some(ended) = self.aside.join_next().await {
+            self.come_back(ended);
+        }
     }
 
     async fn label_tenants(&self) {
@@ -174,7 +173,7 @@ impl Feeder {
     fn asked(&self, batch: u32) -> u32 {
         let budget = self.served.gate.budget().min(self.pool.gate.budget()).clamp(0.0, 1.0);
         metrics::gauge!("leasehold_budget", "queue" => self.served.name.clone()).set(budget);
-        let room = self.pool.room(self.served.place).saturating_sub(self.waiting.len());
+        let room = self.pool.room(self.served.place).saturating_sub(self.aside.len());
         let room = u32::try_from(room).unwrap_or(u32::MAX).min(batch);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to `room`")]
         let asked = (f64::from(room) * budget).ceil() as u32;
@@ -215,7 +214,7 @@ impl Feeder {
     async fn wait_for_room(&mut self) {
         tokio::select! {
             () = self.pool.room_freed(self.served.place) => {}
-            Some(waited) = self.waiting.join_next() => self.waited(waited),
+            Some(ended) = self.aside.join_next() => self.come_back(ended),
             () = sleep(NO_ROOM) => {}
             () = self.stop.cancelled() => {}
         }
@@ -232,99 +231,6 @@ impl Feeder {
                     "parked requests could not be looked at"
                 );
                 self.options.fallback
-            }
-        }
-    }
-
-    /// Ends what has its outcome already, asks the gate about the rest all at once, and hands what passes to the
-    /// pool. True when the gate refused any that has no tenant: the next poll would bring it again.
-    async fn sort_out(&mut self, polled: Vec<Polled>) -> bool {
-        let queue = &self.served.name;
-        metrics::counter!("leasehold_dispatches_total", "queue" => queue.clone())
-            .increment(polled.len() as u64);
-        metrics::gauge!("leasehold_in_flight", "queue" => queue.clone())
-            .set(self.served.consumer.in_flight() as f64);
-        let mut jobs = Vec::with_capacity(polled.len());
-        for polled in polled {
-            let decoded = decode(&polled.request);
-            let (headers, metadata) = decoded.clone().unwrap_or_default();
-            let job = Job::new(&self.served, polled, headers, metadata);
-            match outcome_before_call(&job, decoded.err()) {
-                Some(verdict) => job.settle(verdict),
-                None => jobs.push(job),
-            }
-        }
-        let gate = &self.served.gate;
-        let decisions = join_all(jobs.iter().map(|job| gate.decide(job.asked()))).await;
-        let mut fared: HashMap<String, Fared> = HashMap::new();
-        let mut refused = false;
-        for (job, decision) in std::iter::zip(jobs, decisions) {
-            let tenant = job.polled.request.tenant.clone();
-            let turned = self.follow(job, decision, fared.entry(tenant.clone()).or_default());
-            refused |= turned && tenant.is_empty();
-        }
-        fared.remove("");
-        self.tenants.learn(fared);
-        refused
-    }
-
-    /// Does what the gate decided. True when the request was handed back.
-    fn follow(&mut self, mut job: Job, decision: Decision, fared: &mut Fared) -> bool {
-        decision.count(&*self.served.gate);
-        match decision {
-            Decision::Continue(mut pass) => {
-                fared.passed += 1;
-                fared.freed = pass.freed.take().or(fared.freed.take());
-                job.passed(pass);
-                self.pool.push(job);
-                false
-            }
-            Decision::Drop(drop) => {
-                let stamp = job.stamp();
-                job.settle(dropped(stamp, drop));
-                false
-            }
-            Decision::Wait(turned) => {
-                fared.turned = Some(turned.clone());
-                let tenant = job.polled.request.tenant.clone();
-                self.tenants.waits(&tenant);
-                let wait = wait_at_gate(Arc::clone(&self.pool), job, turned, self.stop.clone());
-                self.waiting.spawn(async move {
-                    wait.await;
-                    tenant
-                });
-                false
-            }
-            Decision::Refuse(turned) => {
-                fared.turned = Some(turned);
-                hand_back(job);
-                true
-            }
-            Decision::Fail(failed) => {
-                tracing::warn!(
-                    queue = self.served.name,
-                    gate = failed.by,
-                    message = failed.message,
-                    "a gate failed"
-                );
-                fared.turned = Some(Turned { after: Some(GATE_FAILED), ..Turned::by(failed.by) });
-                hand_back(job);
-                true
-            }
-        }
-    }
-
-    fn reap_waiting(&mut self) {
-        while let Some(waited) = self.waiting.try_join_next() {
-            self.waited(waited);
-        }
-    }
-
-    fn waited(&mut self, waited: Result<String, JoinError>) {
-        match waited {
-            Ok(tenant) => self.tenants.waited(&tenant),
-            Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "waiting at a gate panicked")
             }
         }
     }
@@ -378,7 +284,7 @@ impl Feeder {
                 () = sleep_until(soonest.min(fallback)) => {
                     return if soonest < fallback { Cause::Other } else { Cause::Fallback };
                 }
-                Some(waited) = self.waiting.join_next() => self.waited(waited),
+                Some(ended) = self.aside.join_next() => self.come_back(ended),
                 () = self.served.look.notified() => return Cause::Other,
                 () = self.stop.cancelled() => return Cause::Other,
             }
@@ -389,64 +295,4 @@ impl Feeder {
     fn concerns_us(&self, partition: &str) -> bool {
         partition.parse().map_or(true, |partition| self.served.consumer.holds(partition))
     }
-}
-
-/// Asks the gate until it decides. What waits is handed back when the feeder stops.
-async fn wait_at_gate(pool: Arc<Pool>, mut job: Job, mut turned: Turned, stop: CancellationToken) {
-    pool.watch(&mut job);
-    let gate = Arc::clone(&job.served.gate);
-    let lost = job.polled.lost.clone();
-    let mut patience = Patience::default();
-    loop {
-        tokio::select! {
-            () = patience.pause(&turned, &pool) => {}
-            () = lost.cancelled() => return,
-            () = stop.cancelled() => return hand_back(job),
-        }
-        if let Some(verdict) = job.outcome_while_waiting() {
-            return job.settle(verdict);
-        }
-        let decision = gate.decide(job.asked()).await;
-        decision.count(&*gate);
-        match decision {
-            Decision::Wait(again) => turned = again,
-            Decision::Continue(pass) => {
-                job.passed(pass);
-                return pool.push(job);
-            }
-            Decision::Drop(drop) => {
-                let stamp = job.stamp();
-                return job.settle(dropped(stamp, drop));
-            }
-            Decision::Refuse(_) => return hand_back(job),
-            Decision::Fail(failed) => {
-                tracing::warn!(gate = failed.by, message = failed.message, "a gate failed");
-                return hand_back(job);
-            }
-        }
-    }
-}
-
-/// It keeps its place, and the delivery does not count.
-fn hand_back(job: Job) {
-    let stamp = job.stamp();
-    job.settle(Verdict::Back(stamp));
-}
-
-/// In the order of the contract: undecodable, deadline passed, cancelled, handed out too often.
-fn outcome_before_call(job: &Job, undecodable: Option<String>) -> Option<Verdict> {
-    let request = &job.polled.request;
-    let (code, message) = if let Some(message) = undecodable {
-        (ErrorCode::InvalidRequest, message)
-    } else if request.expired {
-        (ErrorCode::DeadlineExceeded, "the deadline passed before the dispatch".to_owned())
-    } else if request.cancelled {
-        (ErrorCode::Cancelled, "the request was cancelled".to_owned())
-    } else if request.deliveries > job.served.max_deliveries() {
-        let times = request.deliveries - 1;
-        (ErrorCode::MaxDeliveriesExceeded, format!("handed out {times} times without an outcome"))
-    } else {
-        return None;
-    };
-    Some(Verdict::Done(failed(job.stamp(), code, message)))
 }

@@ -9,6 +9,7 @@ use leasehold_dispatch::{
 use leasehold_store::NewRequest;
 use leasehold_testkit::wait::until;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::{
     bench::{Bench, PATIENCE, config, request},
@@ -191,4 +192,27 @@ async fn many_tenants_are_served_in_turns() {
     let _dispatcher = bench.start(config, &Arc::clone(&desk)).await;
     bench.finish().await;
     assert_eq!(desk.calls().len(), 1200);
+}
+
+/// A program's open transaction holds a tenant's key: its requests wait for it, and nobody else's do.
+#[tokio::test]
+async fn a_key_that_somebody_has_locked_holds_up_its_own_tenant_alone() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let _dispatcher = bench.start(gated(quota(QuotaMode::Concurrency, 4)), &desk).await;
+    bench.store.register_quota_holder("elsewhere", Duration::from_secs(600)).await.unwrap();
+    let other = bench.connect().await;
+    other.batch_execute("BEGIN; SELECT quota_acquire('elsewhere', 'quota:userid:a', 1, 4)").await.unwrap();
+    bench.enqueue_requests(&of("a", 5)).await;
+    let began = Instant::now();
+    for _ in 0..5 {
+        bench.enqueue_requests(&of("b", 20)).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    until("the other tenant is served", PATIENCE, async || calls_of(&desk, "b") == 100).await;
+    // A statement is given up after two seconds.
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    assert_eq!(calls_of(&desk, "a"), 0);
+    other.batch_execute("COMMIT").await.unwrap();
+    bench.finish().await;
 }
