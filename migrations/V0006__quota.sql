@@ -300,12 +300,6 @@ BEGIN
         granted := granted + 1;
     END LOOP;
     latest := cardinality(times);
-    IF granted < cardinality(parts) AND parts[granted + 1] <= max THEN
-        SELECT e.at + span - quota_admit_parts.at INTO retry_after
-            FROM (SELECT u.at, sum(u.n) OVER (ORDER BY u.i) AS freed FROM unnest(times, sums) WITH ORDINALITY AS u (at, n, i)) AS e
-            WHERE e.freed >= used + parts[granted + 1] - max ORDER BY e.at LIMIT 1;
-        retry_after := coalesce(retry_after, span);
-    END IF;
     IF used > before THEN
         IF floor(extract(epoch FROM times[latest]) / grain) = floor(extract(epoch FROM at) / grain) THEN
             times[latest] := at;
@@ -314,6 +308,12 @@ BEGIN
             times := times || at;
             sums := sums || used - before;
         END IF;
+    END IF;
+    -- After this one is in the log, since it may have moved the latest on. Enough is freed by the end: all of `used`.
+    IF granted < cardinality(parts) AND parts[granted + 1] <= max THEN
+        SELECT e.at + span - quota_admit_parts.at INTO retry_after
+            FROM (SELECT u.at, sum(u.n) OVER (ORDER BY u.i) AS freed FROM unnest(times, sums) WITH ORDINALITY AS u (at, n, i)) AS e
+            WHERE e.freed >= used + parts[granted + 1] - max ORDER BY e.at LIMIT 1;
     END IF;
     IF used > before OR log.max IS DISTINCT FROM max
         OR granted < cardinality(parts) AND (log.refused_at IS NULL OR log.refused_at < at - interval '1 second') THEN
