@@ -344,6 +344,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
     span interval := quota_check_window(window_length);
+    grain float8 := extract(epoch FROM span) / 64;
     log quota_windows;
     entry int;
     more bigint := 0;
@@ -365,15 +366,24 @@ BEGIN
             more := more + changes[i];
             CONTINUE;
         END IF;
+        -- An entry of another 64th is another's admission: ours has left the log.
         SELECT e.i INTO entry FROM unnest(log.admitted_at) WITH ORDINALITY AS e (at, i)
-            WHERE e.at >= admitted_ats[i] ORDER BY e.i LIMIT 1;
+            WHERE e.at >= admitted_ats[i]
+                AND floor(extract(epoch FROM e.at) / grain) = floor(extract(epoch FROM admitted_ats[i]) / grain)
+            ORDER BY e.i LIMIT 1;
         CONTINUE WHEN entry IS NULL;
         log.counts[entry] := greatest(0, log.counts[entry] + changes[i]);
     END LOOP;
     IF more > 0 THEN
+        -- As an admission does, so that the log stays as short.
         at := greatest(clock_timestamp(), log.admitted_at[cardinality(log.admitted_at)]);
-        -- Into the latest, where the log is full: it does not grow between two admissions.
-        entry := CASE WHEN cardinality(log.counts) > 64 THEN cardinality(log.counts) ELSE cardinality(log.counts) + 1 END;
+        SELECT coalesce(array_agg(e.t ORDER BY e.i), '{}'), coalesce(array_agg(e.n ORDER BY e.i), '{}')
+            INTO log.admitted_at, log.counts
+            FROM unnest(log.admitted_at, log.counts) WITH ORDINALITY AS e (t, n, i) WHERE e.t > at - span;
+        entry := cardinality(log.counts);
+        IF entry = 0 OR floor(extract(epoch FROM log.admitted_at[entry]) / grain) <> floor(extract(epoch FROM at) / grain) THEN
+            entry := entry + 1;
+        END IF;
         log.admitted_at[entry] := at;
         log.counts[entry] := coalesce(log.counts[entry], 0) + more;
     END IF;
