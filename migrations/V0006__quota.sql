@@ -454,7 +454,7 @@ BEGIN
 END
 $$;
 
--- Takes up to `n` from the bucket of `key`, which holds at most max(1, rate x burst). Nothing when its rate has
+-- Takes up to `n` from the bucket of `key`, which holds at most max(1, rate x burst). Nothing when its rate is 0, has
 -- expired or was never set. Says how many, and how long until there is one more (null: not known).
 CREATE FUNCTION quota_take(key text, n int, burst interval, OUT granted int, OUT retry_after interval)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -471,7 +471,7 @@ BEGIN
     granted := 0;
     SELECT * INTO bucket FROM quota_rates r WHERE r.key = quota_take.key FOR UPDATE;
     at := clock_timestamp();
-    IF NOT FOUND OR bucket.expires_at <= at THEN
+    IF NOT FOUND OR bucket.expires_at <= at OR bucket.rate = 0 THEN
         RETURN;
     END IF;
     level := least(greatest(1, bucket.rate * extract(epoch FROM burst)),
