@@ -367,10 +367,10 @@ BEGIN
             CONTINUE;
         END IF;
         -- An entry of another 64th is another's admission: ours has left the log.
-        SELECT e.i INTO entry FROM unnest(log.admitted_at) WITH ORDINALITY AS e (at, i)
-            WHERE e.at >= admitted_ats[i]
-                AND floor(extract(epoch FROM e.at) / grain) = floor(extract(epoch FROM admitted_ats[i]) / grain)
-            ORDER BY e.i LIMIT 1;
+        SELECT e.n INTO entry FROM unnest(log.admitted_at) WITH ORDINALITY AS e (t, n)
+            WHERE e.t >= admitted_ats[i]
+                AND floor(extract(epoch FROM e.t) / grain) = floor(extract(epoch FROM admitted_ats[i]) / grain)
+            ORDER BY e.n LIMIT 1;
         CONTINUE WHEN entry IS NULL;
         log.counts[entry] := greatest(0, log.counts[entry] + changes[i]);
     END LOOP;
