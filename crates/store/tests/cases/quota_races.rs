@@ -282,7 +282,7 @@ async fn callers_beyond_read_committed_are_refused_by_name() {
             "SELECT quota_acquire('a', 'k', 1, 1)",
             "SELECT quota_admit('k', 1, 1)",
             "SELECT quota_admit_parts('k', '{1}', 1, '1 minute')",
-            "SELECT quota_settle('k', '1 minute', now(), 1)",
+            "SELECT quota_settle('k', '1 minute', '{now}', '{1}')",
             "SELECT quota_take('k', 1, '1 second')",
         ] {
             let open = site.begin().await;
