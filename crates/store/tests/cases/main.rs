@@ -35,3 +35,5 @@ mod search_path;
 mod sql;
 mod support;
 mod takeover;
+mod tenant_labels;
+mod tenants;
