@@ -36,4 +36,5 @@ mod sql;
 mod support;
 mod takeover;
 mod tenant_labels;
+mod tenant_plans;
 mod tenants;
