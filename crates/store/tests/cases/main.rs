@@ -25,6 +25,7 @@ mod quota_limits;
 mod quota_model;
 mod quota_races;
 mod quota_rates;
+mod quota_roles;
 mod quota_slots;
 mod quota_windows;
 mod races;
