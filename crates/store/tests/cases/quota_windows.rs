@@ -112,7 +112,7 @@ async fn part_above_the_limit_never_fits() {
     let site = Site::open().await;
     for max in [0, 5] {
         let admitted = site.admit_parts("k", &[6], max, WINDOW).await;
-        assert_eq!((admitted.parts, admitted.retry_after), (0, None));
+        assert_eq!((admitted.parts, admitted.retry_after, admitted.max), (0, None, max));
     }
     let admitted = site.admit_parts("k", &[2, 6, 1], 5, WINDOW).await;
     assert_eq!((admitted.parts, admitted.retry_after), (1, None));
