@@ -300,12 +300,6 @@ BEGIN
         granted := granted + 1;
     END LOOP;
     latest := cardinality(times);
-    IF granted < cardinality(parts) AND parts[granted + 1] <= max THEN
-        SELECT e.at + span - quota_admit_parts.at INTO retry_after
-            FROM (SELECT u.at, sum(u.n) OVER (ORDER BY u.i) AS freed FROM unnest(times, sums) WITH ORDINALITY AS u (at, n, i)) AS e
-            WHERE e.freed >= used + parts[granted + 1] - max ORDER BY e.at LIMIT 1;
-        retry_after := coalesce(retry_after, span);
-    END IF;
     IF used > before THEN
         IF floor(extract(epoch FROM times[latest]) / grain) = floor(extract(epoch FROM at) / grain) THEN
             times[latest] := at;
@@ -314,6 +308,12 @@ BEGIN
             times := times || at;
             sums := sums || used - before;
         END IF;
+    END IF;
+    -- After this one is in the log, since it may have moved the latest on. Enough is freed by the end: all of `used`.
+    IF granted < cardinality(parts) AND parts[granted + 1] <= max THEN
+        SELECT e.at + span - quota_admit_parts.at INTO retry_after
+            FROM (SELECT u.at, sum(u.n) OVER (ORDER BY u.i) AS freed FROM unnest(times, sums) WITH ORDINALITY AS u (at, n, i)) AS e
+            WHERE e.freed >= used + parts[granted + 1] - max ORDER BY e.at LIMIT 1;
     END IF;
     IF used > before OR log.max IS DISTINCT FROM max
         OR granted < cardinality(parts) AND (log.refused_at IS NULL OR log.refused_at < at - interval '1 second') THEN
@@ -344,6 +344,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
     span interval := quota_check_window(window_length);
+    grain float8 := extract(epoch FROM span) / 64;
     log quota_windows;
     entry int;
     more bigint := 0;
@@ -365,15 +366,24 @@ BEGIN
             more := more + changes[i];
             CONTINUE;
         END IF;
-        SELECT e.i INTO entry FROM unnest(log.admitted_at) WITH ORDINALITY AS e (at, i)
-            WHERE e.at >= admitted_ats[i] ORDER BY e.i LIMIT 1;
+        -- An entry of another 64th is another's admission: ours has left the log.
+        SELECT e.n INTO entry FROM unnest(log.admitted_at) WITH ORDINALITY AS e (t, n)
+            WHERE e.t >= admitted_ats[i]
+                AND floor(extract(epoch FROM e.t) / grain) = floor(extract(epoch FROM admitted_ats[i]) / grain)
+            ORDER BY e.n LIMIT 1;
         CONTINUE WHEN entry IS NULL;
         log.counts[entry] := greatest(0, log.counts[entry] + changes[i]);
     END LOOP;
     IF more > 0 THEN
+        -- As an admission does, so that the log stays as short.
         at := greatest(clock_timestamp(), log.admitted_at[cardinality(log.admitted_at)]);
-        -- Into the latest, where the log is full: it does not grow between two admissions.
-        entry := CASE WHEN cardinality(log.counts) > 64 THEN cardinality(log.counts) ELSE cardinality(log.counts) + 1 END;
+        SELECT coalesce(array_agg(e.t ORDER BY e.i), '{}'), coalesce(array_agg(e.n ORDER BY e.i), '{}')
+            INTO log.admitted_at, log.counts
+            FROM unnest(log.admitted_at, log.counts) WITH ORDINALITY AS e (t, n, i) WHERE e.t > at - span;
+        entry := cardinality(log.counts);
+        IF entry = 0 OR floor(extract(epoch FROM log.admitted_at[entry]) / grain) <> floor(extract(epoch FROM at) / grain) THEN
+            entry := entry + 1;
+        END IF;
         log.admitted_at[entry] := at;
         log.counts[entry] := coalesce(log.counts[entry], 0) + more;
     END IF;
@@ -444,7 +454,7 @@ BEGIN
 END
 $$;
 
--- Takes up to `n` from the bucket of `key`, which holds at most max(1, rate x burst). Nothing when its rate has
+-- Takes up to `n` from the bucket of `key`, which holds at most max(1, rate x burst). Nothing when its rate is 0, has
 -- expired or was never set. Says how many, and how long until there is one more (null: not known).
 CREATE FUNCTION quota_take(key text, n int, burst interval, OUT granted int, OUT retry_after interval)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -461,7 +471,7 @@ BEGIN
     granted := 0;
     SELECT * INTO bucket FROM quota_rates r WHERE r.key = quota_take.key FOR UPDATE;
     at := clock_timestamp();
-    IF NOT FOUND OR bucket.expires_at <= at THEN
+    IF NOT FOUND OR bucket.expires_at <= at OR bucket.rate = 0 THEN
         RETURN;
     END IF;
     level := least(greatest(1, bucket.rate * extract(epoch FROM burst)),

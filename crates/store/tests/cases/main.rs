@@ -5,6 +5,8 @@
 //! 1. At most one result per (id, token), and never a result and a live row.
 //! 2. A row stamped with its partition's current epoch always has something that will finish it or hand it back.
 //! 3. No owner but the current one can ack, retry, defer or hand back.
+//! 4. Running work under a key never exceeds its limit while holders are renewed; admitted work in any trailing
+//!    window never exceeds its limit.
 //! 5. Every request enqueued ends in exactly one outcome.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what only tests use")]
@@ -19,6 +21,13 @@ mod leases;
 mod migrations;
 mod operators;
 mod plans;
+mod quota_limits;
+mod quota_model;
+mod quota_races;
+mod quota_rates;
+mod quota_roles;
+mod quota_slots;
+mod quota_windows;
 mod races;
 mod repeats;
 mod results;
@@ -27,3 +36,6 @@ mod search_path;
 mod sql;
 mod support;
 mod takeover;
+mod tenant_labels;
+mod tenant_plans;
+mod tenants;

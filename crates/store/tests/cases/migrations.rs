@@ -1,13 +1,23 @@
 //! Making the schema: once, whoever comes, and never over somebody else's.
 
-use leasehold_store::{Error, SCHEMA_VERSION, Store, StoreOptions};
+use std::time::Duration;
+
+use leasehold_store::{Error, SCHEMA_VERSION, Store, StoreOptions, partition_of};
 use leasehold_testkit::{
     cluster::{Cluster, ClusterOptions, find_bin_dir},
     database::{TestDatabase, temporary_directory},
 };
 use tokio::task::JoinSet;
 
-use crate::support::{connect, migrated, request};
+use crate::{
+    flight::retry,
+    support::{GENERATION, TTL, completion, connect, ids, migrated, request, stamps},
+    tenants::{of_tenant, turns},
+};
+
+mod embedded {
+    refinery::embed_migrations!("../../migrations");
+}
 
 /// Everything in a schema, by kind and name, with the row versions of its catalogue entries: any DDL shows.
 const OBJECTS: &str = "
@@ -142,6 +152,54 @@ async fn older_schema_is_not_worked_with() {
     assert!(error.to_string().contains("leasehold migrate"), "{error}");
 }
 
+/// A schema of version 5, as a program of that time made it.
+async fn migrated_to_version_5() -> TestDatabase {
+    let database = TestDatabase::empty().await;
+    let mut client = connect(database.url()).await;
+    client.batch_execute("CREATE SCHEMA leasehold").await.unwrap();
+    let mut runner = embedded::migrations::runner().set_target(refinery::Target::Version(5));
+    runner.set_migration_table_name("schema_history").run_async(&mut client).await.unwrap();
+    database
+}
+
+/// Invariant 5: what waits, runs or is parked while the schema is migrated has its outcome.
+#[tokio::test]
+async fn requests_from_before_a_migration_are_dispatched_after_it() {
+    let database = migrated_to_version_5().await;
+    // One store before and after: its prepared statements change under it.
+    let store = store(&database, "leasehold");
+    let queue = store.ensure_queue("q").await.unwrap();
+    store.ensure_partitions(queue).await.unwrap();
+    store.heartbeat(queue, "a", TTL, true, GENERATION).await.unwrap();
+    assert_eq!(store.acquire_partitions(queue, "a", TTL, 64).await.unwrap().len(), 64);
+    store.enqueue(&["acked", "lost", "parked"].map(request)).await.unwrap();
+    let given = stamps(&store.dispatch(queue, "a", 10, GENERATION).await.unwrap());
+    assert_eq!(store.retry("a", &[retry(&given[2], Duration::ZERO)]).await.unwrap().len(), 1);
+    store.enqueue(&[of_tenant("u", "tenant's"), request("pending")]).await.unwrap();
+
+    let report = store.migrate().await.unwrap();
+    assert_eq!((report.from, report.to, report.outstanding), (5, SCHEMA_VERSION, vec![]));
+    assert_eq!(store.ack("a", &[completion(&given[0])]).await.unwrap(), [true]);
+    let attributes = ["userid".to_owned()];
+    assert!(store.ensure_tenant_attributes(queue, &attributes).await.unwrap().1);
+    assert_eq!(store.label_tenants(queue, partition_of("tenant's"), 10).await.unwrap(), 1);
+    assert_eq!(store.promote_due(queue, 10).await.unwrap().promoted, 1);
+    store.leave(queue, "a").await.unwrap();
+    store.heartbeat(queue, "b", TTL, true, GENERATION).await.unwrap();
+    assert_eq!(store.acquire_partitions(queue, "b", TTL, 64).await.unwrap().len(), 64);
+    assert_eq!(store.reset_stale(queue, "b", None).await.unwrap().reset, 1);
+    let handed_out = store.dispatch(queue, "b", 10, GENERATION).await.unwrap();
+    assert_eq!(ids(&handed_out), ["lost", "parked", "pending"]);
+    let tenants = store.dispatch_tenants(queue, "b", 10, GENERATION, &turns(1)).await.unwrap();
+    assert_eq!(ids(&tenants.requests), ["tenant's"]);
+    let mut given = stamps(&handed_out);
+    given.extend(stamps(&tenants.requests));
+    let completions: Vec<_> = given.iter().map(completion).collect();
+    assert_eq!(store.ack("b", &completions).await.unwrap(), [true; 4]);
+    assert!(!store.has_requests(queue).await.unwrap());
+    assert_eq!(store.result_depth("default").await.unwrap(), 5);
+}
+
 #[tokio::test]
 async fn second_schema_works_beside_the_first_and_touches_nothing_outside_itself() {
     let database = migrated().await;
@@ -201,7 +259,7 @@ async fn hot_tables_carry_their_vacuum_settings() {
             "TOAST as well"
         );
     }
-    for table in ["partitions", "dispatchers"] {
+    for table in ["partitions", "dispatchers", "quota_holders", "quota_slots", "quota_rates"] {
         let found = options(table).await;
         assert!(found.contains(&"autovacuum_vacuum_threshold=1000".to_owned()), "{table}: {found:?}");
         assert!(found.contains(&"fillfactor=50".to_owned()), "{table}: {found:?}");

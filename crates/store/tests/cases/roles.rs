@@ -11,11 +11,13 @@ use tokio_postgres::Client;
 
 use crate::{
     flight::{deferral, retry},
+    quota_roles::{GATE, pass_the_gate},
     support::{Site, TTL, completion, connect, refusal, request, stamps},
+    tenants::{requests_of, turns},
 };
 
 /// A login role that is a member of `role`: a store and a plain connection of its own.
-async fn member_of(site: &Site, role: &str) -> (Store, Client) {
+pub(crate) async fn member_of(site: &Site, role: &str) -> (Store, Client) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("{role}_{}", NEXT.fetch_add(1, Ordering::Relaxed));
     site.execute(&format!("CREATE ROLE {name} LOGIN IN ROLE {role}")).await;
@@ -25,7 +27,7 @@ async fn member_of(site: &Site, role: &str) -> (Store, Client) {
     (store, connect(&url).await)
 }
 
-async fn assert_denied(client: &Client, statements: &[&str]) {
+pub(crate) async fn assert_denied(client: &Client, statements: &[&str]) {
     for statement in statements {
         match client.simple_query(statement).await {
             Ok(_) => panic!("{statement} is allowed"),
@@ -34,14 +36,14 @@ async fn assert_denied(client: &Client, statements: &[&str]) {
     }
 }
 
-const ENQUEUE: [&str; 5] = [
+pub(crate) const ENQUEUE: [&str; 5] = [
     "SELECT enqueue('q', 'x')",
     "SELECT enqueue('q', ''::bytea)",
     "SELECT enqueue_many('q', ARRAY['x'])",
     "SELECT cancel(ARRAY['x'])",
     "SELECT request_status('x')",
 ];
-const POLL: [&str; 6] = [
+pub(crate) const POLL: [&str; 6] = [
     "SELECT pop_results('r')",
     "SELECT lease_results('r')",
     "SELECT ack_results('r', gen_random_uuid(), '{1}')",
@@ -49,10 +51,30 @@ const POLL: [&str; 6] = [
     "SELECT result_depth('r')",
     "SELECT listen_results('r')",
 ];
-const DISPATCH: [&str; 3] =
-    ["SELECT dispatch(1, 'a', 1, 1)", "SELECT ensure_queue('q')", "SELECT channel('queue', 1)"];
+pub(crate) const DISPATCH: [&str; 9] = [
+    "SELECT dispatch(1, 'a', 1, 1)",
+    "SELECT ensure_queue('q')",
+    "SELECT channel('queue', 1)",
+    "SELECT dispatch_tenants(1, 'a', 1, 1, NULL, '{}', '{}', 1, 1)",
+    "SELECT ensure_tenant_attributes(1, '{userid}')",
+    "SELECT label_tenants(1, 1::smallint, 1)",
+    "SELECT tenant_of('{}', '{userid}')",
+    "SELECT quota_reap()",
+    "SELECT quota_reap_holders('1 minute')",
+];
 /// Nobody's but the owner's, or an admin's.
-const ADMINISTER: [&str; 9] = [
+pub(crate) const ADMINISTER: [&str; 20] = [
+    "SELECT quota_set('k', 1)",
+    "SELECT quota_set_budget('k', 1)",
+    "SELECT quota_set_rate('k', 1, '1 minute')",
+    "SELECT quota_list()",
+    "SELECT quota_holders_of('k')",
+    "SELECT quota_admissions_of('k')",
+    "SELECT quota_limit('k', '0', 1, NULL)",
+    "SELECT quota_check('k', 1, 1)",
+    "SELECT quota_check_window('1 minute')",
+    "SELECT quota_check_ttl('1 minute')",
+    "SELECT check_tenant_attributes('[\"userid\"]')",
     "SELECT configure_queue('q', '{}')",
     "SELECT apply_grants()",
     "SELECT grants()",
@@ -64,7 +86,7 @@ const ADMINISTER: [&str; 9] = [
     "SELECT check_name('x', 'y')",
 ];
 /// Nobody's but the owner's.
-const OWN: [&str; 8] = [
+pub(crate) const OWN: [&str; 8] = [
     "CREATE TABLE leasehold.mine ()",
     "CREATE FUNCTION leasehold.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
     "ALTER TABLE requests ADD COLUMN mine int",
@@ -74,7 +96,13 @@ const OWN: [&str; 8] = [
     "UPDATE queues SET route = 'mine'",
     "INSERT INTO routes (route, awaited_until) VALUES ('r', now())",
 ];
-const READ: [&str; 7] = [
+pub(crate) const READ: [&str; 13] = [
+    "SELECT FROM quota_holders",
+    "SELECT FROM quota_keys",
+    "SELECT FROM quota_slots",
+    "SELECT FROM quota_windows",
+    "SELECT FROM quota_limits",
+    "SELECT FROM quota_budgets",
     "SELECT FROM requests",
     "SELECT FROM results",
     "SELECT FROM partitions",
@@ -83,7 +111,10 @@ const READ: [&str; 7] = [
     "SELECT FROM queues",
     "SELECT FROM routes",
 ];
-const WRITE: [&str; 6] = [
+pub(crate) const WRITE: [&str; 9] = [
+    "UPDATE quota_holders SET expires_at = 'infinity'",
+    "DELETE FROM quota_slots",
+    "INSERT INTO quota_limits (key, window_length, max, changed_at) VALUES ('k', '0', 9, now())",
     "DELETE FROM requests",
     "UPDATE requests SET cancelled = true",
     "DELETE FROM results",
@@ -112,7 +143,7 @@ async fn producer_enqueues_cancels_and_looks_and_nothing_else() {
     assert_eq!(store.cancel(&["x"]).await.unwrap(), 1);
     assert_eq!(store.request_status("x").await.unwrap().len(), 1);
     assert_eq!(store.backlog("q", &[TTL]).await.unwrap().depth, 10);
-    for denied in [&POLL[..], &DISPATCH, &ADMINISTER, &OWN, &READ, &WRITE] {
+    for denied in [&POLL[..], &DISPATCH, &GATE, &ADMINISTER, &OWN, &READ, &WRITE] {
         assert_denied(&sql, denied).await;
     }
     assert_denied(&sql, &["SELECT nextval('request_seq')", "SELECT last_value FROM request_seq"]).await;
@@ -136,7 +167,7 @@ async fn poller_takes_results_and_nothing_else() {
     let (lease, seqs) = (leased[0].lease.unwrap(), leased.iter().map(|r| r.seq).collect::<Vec<_>>());
     assert_eq!(store.release_results("default", lease, &seqs[..1]).await.unwrap(), seqs[..1]);
     assert_eq!(store.ack_results("default", lease, &seqs[1..]).await.unwrap(), seqs[1..]);
-    for denied in [&ENQUEUE[..], &DISPATCH, &ADMINISTER, &OWN, &READ, &WRITE] {
+    for denied in [&ENQUEUE[..], &DISPATCH, &GATE, &ADMINISTER, &OWN, &READ, &WRITE] {
         assert_denied(&sql, denied).await;
     }
     assert_denied(&sql, &["SELECT backlog('q')"]).await;
@@ -175,6 +206,9 @@ async fn dispatch_everything(store: &Store) {
     store.set_draining(queue, "a", &[1], true).await.unwrap();
     store.release_partitions(queue, "a", &[1]).await.unwrap();
     store.leave(queue, "a").await.unwrap();
+    pass_the_gate(store).await;
+    store.reap_quota_holders(TTL, 10).await.unwrap();
+    store.reap_quota(10).await.unwrap();
     store.now().await.unwrap();
     assert_eq!(store.migrate().await.unwrap().outstanding, [] as [String; 0]);
 }
@@ -193,6 +227,27 @@ async fn dispatcher_dispatches_and_nothing_else() {
     // A result's depth is for its metrics; the results themselves are taken by pollers.
     assert_denied(&sql, &[POLL[0], POLL[1], POLL[2], POLL[3], POLL[5]]).await;
     assert_denied(&sql, &["DELETE FROM queues", "UPDATE routes SET awaited_until = now()"]).await;
+    assert_denied(&sql, &READ[..6]).await;
+    assert_denied(&sql, &WRITE[..3]).await;
+}
+
+#[tokio::test]
+async fn dispatcher_tells_tenants_apart() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    site.store.enqueue(&requests_of("u", 2)).await.unwrap();
+    let (store, _) = member_of(&site, "leasehold_dispatcher").await;
+    store.heartbeat(queue, "a", TTL, true, 1).await.unwrap();
+    assert_eq!(store.acquire_partitions(queue, "a", TTL, 64).await.unwrap().len(), 64);
+    assert!(store.ensure_tenant_attributes(queue, &["userid".into()]).await.unwrap().1);
+    let mut labelled = 0;
+    for partition in 0..64 {
+        labelled += store.label_tenants(queue, partition, 10).await.unwrap();
+    }
+    let batch = store.dispatch_tenants(queue, "a", 10, 1, &turns(5)).await.unwrap();
+    assert_eq!((labelled, batch.requests.len()), (2, 2));
+    let stamps = stamps(&batch.requests);
+    assert_eq!(store.undispatch("a", &stamps, true).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -220,7 +275,7 @@ async fn stranger_may_do_nothing() {
     let site = Site::open().await;
     site.execute("CREATE ROLE stranger LOGIN").await;
     let client = connect(&site.database.url().replace("//leasehold@", "//stranger@")).await;
-    for denied in [&ENQUEUE[..], &POLL, &DISPATCH, &ADMINISTER, &READ, &WRITE] {
+    for denied in [&ENQUEUE[..], &POLL, &DISPATCH, &GATE, &ADMINISTER, &READ, &WRITE] {
         // Without USAGE the schema's names are not even found by the search path.
         for statement in denied {
             let error = client.simple_query(statement).await.unwrap_err();

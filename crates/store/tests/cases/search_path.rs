@@ -54,6 +54,28 @@ async fn functions_for_callers_work_under_any_search_path() {
         "SELECT leasehold.configure_queue('q', '{}')",
         "SELECT leasehold.ensure_queue('q')",
         "SELECT leasehold.channel('queue', 1)",
+        "SELECT leasehold.ensure_tenant_attributes(1, '{userid}')",
+        "SELECT leasehold.enqueue('q', 'x', metadata => '{\"userid\": \"u\"}')",
+        "SELECT leasehold.quota_register('h', '1 minute')",
+        "SELECT leasehold.quota_renew('h', '1 minute')",
+        "SELECT leasehold.quota_acquire('h', 'k', 2, 1)",
+        "SELECT leasehold.quota_release('h', '{k}', '{1}')",
+        "SELECT leasehold.quota_delete('h')",
+        "SELECT leasehold.quota_admit('k', 2, 1)",
+        "SELECT leasehold.quota_settle('k', '1 minute', '{now}', '{1}')",
+        "SELECT leasehold.quota_take('k', 1, '1 second')",
+        "SELECT leasehold.quota_budget('k')",
+        "SELECT leasehold.quota_reap()",
+        "SELECT leasehold.quota_reap_holders('1 minute')",
+        "SELECT leasehold.dispatch_tenants(1, 'a', 1, 1, NULL, '{}', '{}', 1, 1)",
+        "SELECT leasehold.label_tenants(1, 1::smallint, 1)",
+        "SELECT leasehold.tenant_of('{\"userid\": \"u\"}', '{userid}')",
+        "SELECT leasehold.quota_set('k', 1)",
+        "SELECT leasehold.quota_set_budget('k', 1)",
+        "SELECT leasehold.quota_set_rate('k', 1, '1 minute')",
+        "SELECT leasehold.quota_list()",
+        "SELECT leasehold.quota_holders_of('k')",
+        "SELECT leasehold.quota_admissions_of('k')",
         "SELECT leasehold.apply_grants()",
     ] {
         client.simple_query(call).await.unwrap_or_else(|e| panic!("{call}: {e:?}"));
@@ -71,6 +93,15 @@ const TRAPS: &str = "
     CREATE TABLE evil.submissions (id text, token text);
     CREATE TABLE evil.dispatchers (queue_id int, owner text);
     CREATE TABLE evil.routes (route text);
+    CREATE TABLE evil.quota_holders (holder_id bigint, name text);
+    CREATE TABLE evil.quota_slots (holder_id bigint, key text);
+    CREATE TABLE evil.quota_keys (key text);
+    CREATE FUNCTION evil.quota_check(key text, n bigint, max bigint) RETURNS void LANGUAGE sql AS
+        $$ SELECT evil.catch($1) $$;
+    CREATE FUNCTION evil.quota_limit(key text, window_length interval, max bigint, limit_keys text[]) RETURNS bigint
+        LANGUAGE sql AS $$ SELECT 9::bigint FROM evil.catch('quota_limit') $$;
+    CREATE FUNCTION evil.tenant_of(metadata jsonb, attributes text[]) RETURNS text LANGUAGE sql AS
+        $$ SELECT 'evil' FROM evil.catch('tenant_of') $$;
     CREATE FUNCTION evil.fail(code text, message text) RETURNS void LANGUAGE sql AS 'SELECT evil.catch($1)';
     CREATE FUNCTION evil.check_name(argument text, value text) RETURNS void LANGUAGE sql AS 'SELECT evil.catch($1)';
     CREATE FUNCTION evil.new_id() RETURNS text LANGUAGE sql AS $$ SELECT 'evil' FROM evil.catch('new_id') $$;
@@ -92,7 +123,9 @@ const TRAPS: &str = "
     CREATE TEMP TABLE submissions (id text, token text);
     CREATE TEMP TABLE dispatchers (queue_id int, owner text);
     CREATE TEMP TABLE results (seq bigint);
-    CREATE TEMP TABLE routes (route text)";
+    CREATE TEMP TABLE routes (route text);
+    CREATE TEMP TABLE quota_holders (holder_id bigint, name text);
+    CREATE TEMP TABLE quota_keys (key text)";
 
 #[tokio::test]
 async fn names_put_in_the_way_by_a_caller_are_never_used() {
@@ -124,6 +157,19 @@ async fn names_put_in_the_way_by_a_caller_are_never_used() {
         "SELECT leasehold.ensure_queue('q')",
         "SELECT leasehold.ack_results('r', gen_random_uuid(), '{1}')",
         "SELECT leasehold.dispatch(1, 'a', 1, 1)",
+        "SELECT leasehold.quota_register('h', '1 minute')",
+        "SELECT leasehold.quota_renew('h', '1 minute')",
+        "SELECT leasehold.quota_acquire('h', 'k', 2, 1)",
+        "SELECT leasehold.quota_release('h', '{k}', '{1}')",
+        "SELECT leasehold.quota_delete('h')",
+        "SELECT leasehold.quota_admit('k', 2, 1)",
+        "SELECT leasehold.quota_settle('k', '1 minute', '{now}', '{1}')",
+        "SELECT leasehold.quota_take('k', 1, '1 second')",
+        "SELECT leasehold.quota_budget('k')",
+        "SELECT leasehold.quota_reap()",
+        "SELECT leasehold.quota_reap_holders('1 minute')",
+        "SELECT leasehold.dispatch_tenants(1, 'a', 1, 1, NULL, '{}', '{}', 1, 1)",
+        "SELECT leasehold.label_tenants(1, 1::smallint, 1)",
     ] {
         client.simple_query(call).await.unwrap_or_else(|e| panic!("{call}: {e:?}"));
     }
