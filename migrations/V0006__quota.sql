@@ -115,6 +115,15 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION quota_check_rows(max_rows int) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF max_rows IS NULL OR max_rows < 0 THEN
+        PERFORM fail('LH001', format('max_rows must not be null or negative, not %s', coalesce(max_rows::text, 'null')));
+    END IF;
+END
+$$;
+
 -- The limit that applies: the first of `limit_keys` that has one in the database, else `max`. Where neither is
 -- given, the key's own.
 CREATE FUNCTION quota_limit(key text, window_length interval, max bigint, limit_keys text[]) RETURNS bigint
@@ -493,6 +502,7 @@ BEGIN
     IF grace IS NULL OR grace < '0' THEN
         PERFORM fail('LH001', 'grace must not be null or negative');
     END IF;
+    PERFORM quota_check_rows(max_rows);
     WITH dead AS (
         DELETE FROM quota_holders h WHERE h.holder_id = ANY (ARRAY(
             SELECT c.holder_id FROM quota_holders c WHERE c.expires_at <= clock_timestamp() - grace
@@ -505,14 +515,16 @@ END
 $$;
 
 -- Removes up to `max_rows` of each kind that no longer counts: windows whose last admission has left them, slot
--- rows that have held nothing for a minute, keys without slots. What another transaction holds is left for later;
+-- rows that have held nothing for a minute or whose holder is gone, keys without slots. What another transaction holds is left for later;
 -- whoever waits for a row that is gone makes it anew. Says how many.
 CREATE FUNCTION quota_reap(max_rows int DEFAULT 1000) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     removed int;
     total int := 0;
+    idle tid[];
 BEGIN
+    PERFORM quota_check_rows(max_rows);
     DELETE FROM quota_windows w WHERE w.ctid = ANY (ARRAY(
         SELECT c.ctid FROM quota_windows c
         WHERE coalesce(c.admitted_at[cardinality(c.admitted_at)], '-infinity') <= clock_timestamp() - c.window_length
@@ -522,13 +534,15 @@ BEGIN
     total := total + removed;
     DELETE FROM quota_slots s WHERE s.ctid = ANY (ARRAY(
         SELECT c.ctid FROM quota_slots c WHERE c.slots = 0 AND c.since <= clock_timestamp() - interval '1 minute'
+            OR NOT EXISTS (SELECT FROM quota_holders h WHERE h.holder_id = c.holder_id)
         LIMIT max_rows FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS removed = ROW_COUNT;
     total := total + removed;
-    DELETE FROM quota_keys k WHERE k.ctid = ANY (ARRAY(
-        SELECT c.ctid FROM quota_keys c WHERE NOT EXISTS (SELECT FROM quota_slots s WHERE s.key = c.key)
+    -- Looked at again when they are locked: slots may have been taken just before.
+    idle := ARRAY(SELECT c.ctid FROM quota_keys c WHERE NOT EXISTS (SELECT FROM quota_slots s WHERE s.key = c.key)
             AND coalesce(c.refused_at, '-infinity') <= clock_timestamp() - interval '1 minute'
-        LIMIT max_rows FOR UPDATE SKIP LOCKED));
+        LIMIT max_rows FOR UPDATE SKIP LOCKED);
+    DELETE FROM quota_keys k WHERE k.ctid = ANY (idle) AND NOT EXISTS (SELECT FROM quota_slots s WHERE s.key = k.key);
     GET DIAGNOSTICS removed = ROW_COUNT;
     total := total + removed;
     DELETE FROM quota_rates r WHERE r.ctid = ANY (ARRAY(

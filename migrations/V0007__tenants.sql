@@ -359,7 +359,7 @@ END
 $$;
 
 -- Stamps as dispatch does, under the same fences, requests of tenants: in turns from the tenant after `after`, up to
--- `quantum` of each and `max` in all, then once more round those that have more. Within a tenant the earliest
+-- `quantum` of each and `max` in all, then (unless `past_locked`) once more round those that have more. Within a tenant the earliest
 -- deadline comes first, then the lowest seq. Of the tenant `capped[i]` no more than `caps[i]`; where that is 0, and of
 -- all tenants where `ended_only`, only what is past its deadline, or cancelled. A last row has no seq: its tenant is
 -- where to go on, NULL at the beginning, and its deliveries say how many tenants had something for us.
@@ -410,14 +410,21 @@ BEGIN
         latest := CASE WHEN ended_only OR cap = 0 THEN clock_timestamp() ELSE 'infinity' END;
         CONTINUE WHEN first_deadline > latest;
         cap := CASE WHEN cap = 0 THEN quantum ELSE least(cap, quantum) END;
-        batch := ARRAY(SELECT c.ctid FROM requests c
-            WHERE c.ready AND c.tenant <> '' AND c.queue_id = $1 AND c.tenant = here AND c.deadline <= latest
-                AND c.epoch = 0 AND c.partition_id = ANY (owned)
-            ORDER BY c.deadline, c.seq LIMIT least(cap, max - cardinality(heads)));
+        IF past_locked THEN
+            batch := ARRAY(SELECT c.ctid FROM requests c
+                WHERE c.ready AND c.tenant <> '' AND c.queue_id = $1 AND c.tenant = here AND c.deadline <= latest
+                    AND c.epoch = 0 AND c.partition_id = ANY (owned)
+                ORDER BY c.deadline, c.seq LIMIT least(cap, max - cardinality(heads)) FOR UPDATE SKIP LOCKED);
+        ELSE
+            batch := ARRAY(SELECT c.ctid FROM requests c
+                WHERE c.ready AND c.tenant <> '' AND c.queue_id = $1 AND c.tenant = here AND c.deadline <= latest
+                    AND c.epoch = 0 AND c.partition_id = ANY (owned)
+                ORDER BY c.deadline, c.seq LIMIT least(cap, max - cardinality(heads)));
+        END IF;
         CONTINUE WHEN batch = '{}';
         seen := seen + 1;
         heads := heads || batch;
-        IF cardinality(batch) >= quantum AND array_position(capped, here) IS NULL THEN
+        IF cardinality(batch) >= quantum AND array_position(capped, here) IS NULL AND NOT past_locked THEN
             more := more || here;
         END IF;
     END LOOP;
@@ -431,10 +438,6 @@ BEGIN
             LIMIT ceil((max - cardinality(heads))::float8 / (cardinality(more) - i + 1)));
         heads := heads || batch;
     END LOOP;
-    IF past_locked THEN
-        heads := ARRAY(SELECT c.ctid FROM requests c WHERE c.ctid = ANY (heads) AND c.ready AND c.epoch = 0
-            FOR UPDATE SKIP LOCKED);
-    END IF;
     RETURN QUERY
     UPDATE requests r
     SET epoch = p.epoch, attempt = drawn, deliveries = r.deliveries + 1, dispatched_at = clock_timestamp()

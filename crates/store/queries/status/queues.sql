@@ -10,5 +10,6 @@ FROM queues q, LATERAL (
         (SELECT r.epoch, r.enqueued_at FROM requests r WHERE r.queue_id = q.queue_id AND r.ready AND r.tenant = '' LIMIT $1)
         UNION ALL
         (SELECT r.epoch, r.enqueued_at FROM requests r WHERE r.queue_id = q.queue_id AND r.ready AND r.tenant <> '' LIMIT $1)
+        LIMIT $1
     ) x) AS ready
 ORDER BY q.name

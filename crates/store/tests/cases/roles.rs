@@ -63,7 +63,7 @@ pub(crate) const DISPATCH: [&str; 9] = [
     "SELECT quota_reap_holders('1 minute')",
 ];
 /// Nobody's but the owner's, or an admin's.
-pub(crate) const ADMINISTER: [&str; 20] = [
+pub(crate) const ADMINISTER: [&str; 21] = [
     "SELECT quota_set('k', 1)",
     "SELECT quota_set_budget('k', 1)",
     "SELECT quota_set_rate('k', 1, '1 minute')",
@@ -74,6 +74,7 @@ pub(crate) const ADMINISTER: [&str; 20] = [
     "SELECT quota_check('k', 1, 1)",
     "SELECT quota_check_window('1 minute')",
     "SELECT quota_check_ttl('1 minute')",
+    "SELECT quota_check_rows(1)",
     "SELECT check_tenant_attributes('[\"userid\"]')",
     "SELECT configure_queue('q', '{}')",
     "SELECT apply_grants()",

@@ -281,7 +281,7 @@ async fn poll_past_the_locked_steps_over_them() {
     site.enqueue_tenants(&[("t", 3), ("u", 1)]).await;
     let open = site.begin().await;
     open.lock("t0").await;
-    let past = TenantPoll { past_locked: true, ..turns(1) };
+    let past = TenantPoll { past_locked: true, ..turns(10) };
     let batch = site.poll(queue, "a", 10, &past).await;
     assert_eq!(ids(&batch.requests), ["t1", "t2", "u0"]);
     let waiting = tokio::spawn({
