@@ -4,6 +4,27 @@
 //! go first come first served. Nothing that takes or gives is ever repeated. After an error the holder is retired: it
 //! grants nothing more, is renewed while its grants are out, and is deleted when they are done, which frees whatever
 //! the database still counted for it.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use leasehold_dispatch::quota::{Limit, QuotaClient};
+//! use leasehold_store::{Store, StoreOptions};
+//!
+//! # async fn work() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = Store::open("postgres://localhost/app", &StoreOptions::default())?;
+//! let quotas = QuotaClient::new(&store, "host-7f3a", Duration::from_secs(15));
+//! match quotas.acquire(&Limit::new("model:large", 7)).await?.grant {
+//!     Some(grant) => {
+//!         // Call the model; the slot goes back when the grant is dropped, whatever happens here.
+//!         drop(grant);
+//!     }
+//!     None => { /* seven are under way, in whatever process */ }
+//! }
+//! quotas.close().await;
+//! # Ok(())
+//! # }
+//! ```
 
 mod coalesce;
 mod freed;
