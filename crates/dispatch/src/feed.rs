@@ -69,7 +69,7 @@ impl Feeder {
         stop: CancellationToken,
         options: FeederOptions,
     ) -> Self {
-        let rng = pool.with_rng(|rng| StdRng::from_rng(rng));
+        let rng = pool.with_rng(StdRng::from_rng);
         let tenants = Tenants::new(Arc::clone(&served.look), rng);
         let due = Instant::now();
         Self { served, pool, options, due, tenants, waiting: JoinSet::new(), plain_first: false, stop }
