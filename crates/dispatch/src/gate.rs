@@ -1,6 +1,8 @@
 //! Gates: what decides on each request whether it goes on.
 
 mod aimd;
+#[cfg(test)]
+mod asking;
 mod budget;
 mod build;
 mod combine;
