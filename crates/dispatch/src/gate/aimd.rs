@@ -78,7 +78,7 @@ impl Gate for Aimd {
     /// What is free of the window; the pool holds as much ready.
     fn budget(&self) -> f64 {
         let state = self.shared.state();
-        (1.0 - f64::from(state.under_way) / state.size).clamp(0.0, 1.0)
+        (1.0 - f64::from(state.under_way) / state.size.floor()).clamp(0.0, 1.0)
     }
 
     fn decide<'a>(&'a self, _: Asked<'a>) -> DecisionFuture<'a> {
