@@ -74,7 +74,7 @@ impl HttpBackend {
         config.check()?;
         let url = config.target()?;
         Ok(Self {
-            client: client::build(&config, &url)?,
+            client: client::build(&config.connections(&url))?,
             headers: CallHeaders::new(&config, |name| std::env::var(name).ok())?,
             url,
             request_timeout: config.request_timeout,
