@@ -23,6 +23,7 @@ mod hindrances;
 mod order;
 mod outcomes;
 mod peers;
+mod readings;
 mod refusals;
 mod routes;
 mod wakings;
