@@ -7,9 +7,12 @@ use std::{collections::HashSet, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-pub use gate::{GateConfig, Gating, Limits, QuotaMode};
+pub use gate::{
+    Capacity, EndpointScrape, GateConfig, Gating, Limits, PrometheusBudget, PrometheusQuery,
+    PrometheusSaturation, QuotaMode, ScrapeMode, SourceHeaders, SourceUrl,
+};
 
-use crate::{backend::HttpBackendConfig, duration, retry::RetryPolicy};
+use crate::{backend::HttpBackendConfig, duration, gate::check_sources, retry::RetryPolicy};
 
 /// Everything a dispatcher process is told about its work.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -210,6 +213,23 @@ impl DispatcherConfig {
             {
                 return fail(format!("queue \"{name}\": inference_objective must be printable ASCII"));
             }
+        }
+        Ok(())
+    }
+}
+
+impl DispatcherConfig {
+    /// Checks what gates read over HTTP against this process: that the environment has what their headers name, and
+    /// that TLS can be set up. Connects to nothing.
+    ///
+    /// # Errors
+    /// The first gate that could not be made, by its pool or queue.
+    pub fn check_sources(&self) -> Result<(), ConfigError> {
+        for pool in &self.pools {
+            check_sources(&pool.gate).map_err(|error| ConfigError::at("pool", &pool.name, &error))?;
+        }
+        for queue in &self.queues {
+            check_sources(&queue.gate).map_err(|error| ConfigError::at("queue", &queue.name, &error))?;
         }
         Ok(())
     }

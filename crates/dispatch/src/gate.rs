@@ -1,14 +1,20 @@
 //! Gates: what decides on each request whether it goes on.
 
 mod aimd;
+#[cfg(test)]
+mod asking;
 mod budget;
 mod build;
 mod combine;
+mod exposition;
+mod fetch;
 mod leased_rate;
 mod local;
 mod patience;
+mod prometheus;
 mod quota;
 mod reading;
+mod scrape;
 mod tier_admission;
 mod token_rate;
 
@@ -16,7 +22,7 @@ use std::{collections::BTreeMap, future::Future, pin::Pin, time::Duration};
 
 use leasehold_store::Dispatched;
 
-pub(crate) use build::{Building, tenant_attributes};
+pub(crate) use build::{Building, check_sources, tenant_attributes};
 pub(crate) use patience::Patience;
 
 use crate::{

@@ -181,17 +181,17 @@ impl Config {
         Place::find(Some(&DatabaseUrl(url)), schema)
     }
 
-    /// Makes each pool's backend and forgets it, to see whether it can be made.
+    /// Makes each pool's backend and forgets it, to see whether it can be made; and so with what gates read.
     ///
     /// # Errors
-    /// The first pool whose backend cannot.
+    /// The first that cannot.
     pub(crate) fn check_backends(&self) -> anyhow::Result<()> {
         for pool in &self.pools {
             HttpBackend::new(pool.backend.clone()).map_err(|error| {
                 anyhow::Error::new(error).context(Refused(format!("pool \"{}\"", pool.name)))
             })?;
         }
-        Ok(())
+        Ok(self.dispatcher().check_sources().map_err(|error| Refused(error.to_string()))?)
     }
 
     /// For the log: how much there is.

@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 pub use code::{ErrorCode, UnknownErrorCode};
 pub use http::{BackendConfigError, HttpBackend, HttpBackendConfig};
+pub(crate) use http::{Connections, build_client, configured_headers, http_url, redacted};
 pub use outcome::{Answer, Failure, Outcome, Usage};
 
 /// The pending outcome of one call.

@@ -1,11 +1,24 @@
 //! Gates and their parameters.
 
+mod defaults;
+mod prometheus;
+mod scrape;
+mod source;
+
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::{ConfigError, number};
 use crate::duration;
+use defaults::{
+    default_attribute, default_bytes_per_token, default_first_window, default_largest_window,
+    default_max_tokens, default_prefix, default_refresh, default_smallest_window, default_tokens_prefix,
+    default_window, full_budget,
+};
+pub use prometheus::{Capacity, PrometheusBudget, PrometheusQuery, PrometheusSaturation};
+pub use scrape::{EndpointScrape, ScrapeMode};
+pub use source::{SourceHeaders, SourceUrl};
 
 /// The longest window: what the database keeps a log of.
 const LONGEST_WINDOW: Duration = Duration::from_hours(31 * 24);
@@ -125,6 +138,14 @@ pub enum GateConfig {
         #[serde(default = "default_refresh", with = "duration")]
         hold: Duration,
     },
+    /// A budget that a Prometheus query gives.
+    PrometheusQuery(PrometheusQuery),
+    /// A budget that shrinks with a saturation that a Prometheus query gives, and is 0 from a threshold on.
+    PrometheusSaturation(PrometheusSaturation),
+    /// A budget that is what a load leaves of a capacity, both from Prometheus, less a baseline.
+    PrometheusBudget(PrometheusBudget),
+    /// A budget, or a number of requests, that backends' own metrics leave of what they can take together.
+    EndpointScrape(EndpointScrape),
 }
 
 /// What a quota counts.
@@ -220,6 +241,10 @@ impl GateConfig {
                 }
                 Ok(())
             }
+            Self::PrometheusQuery(gate) => gate.check(),
+            Self::PrometheusSaturation(gate) => gate.check(),
+            Self::PrometheusBudget(gate) => gate.check(),
+            Self::EndpointScrape(gate) => gate.check(),
             _ => Ok(()),
         }
     }
@@ -253,46 +278,5 @@ fn check_text(gate: &str, setting: &str, text: &str, least: usize) -> Result<(),
     Err(ConfigError(format!("gate {gate}: {problem}")))
 }
 
-fn full_budget() -> f64 {
-    1.0
-}
-
-fn default_attribute() -> String {
-    "userid".into()
-}
-
-fn default_window() -> Duration {
-    Duration::from_secs(60)
-}
-
-fn default_prefix() -> String {
-    "quota:".into()
-}
-
-fn default_tokens_prefix() -> String {
-    "tokens:".into()
-}
-
-fn default_bytes_per_token() -> f64 {
-    4.0
-}
-
-fn default_max_tokens() -> i64 {
-    512
-}
-
-fn default_refresh() -> Duration {
-    Duration::from_secs(1)
-}
-
-fn default_smallest_window() -> u32 {
-    1
-}
-
-fn default_largest_window() -> u32 {
-    256
-}
-
-fn default_first_window() -> u32 {
-    16
-}
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,8 @@ pub(super) async fn start(
     let mut rng: StdRng = rand::make_rng();
     let owner = owner(&mut rng);
     let everything = CancellationToken::new();
+    // From here on, so that a start that fails ends what it had begun.
+    let ends_everything = everything.clone().drop_guard();
     let stop = Stops {
         feeding: everything.child_token(),
         working: everything.child_token(),
@@ -46,14 +48,19 @@ pub(super) async fn start(
         rng: StdRng::from_rng(&mut rng),
     };
     let pools = pools(config, backends, &cancellations, &mut gates, &mut rng)?;
+    // All of them before any queue is served: one that cannot be made is a configuration's mistake.
+    let queue_gates = config
+        .queues
+        .iter()
+        .map(|queue| gates.gate(&queue.gate).map_err(|e| ConfigError::at("queue", &queue.name, &e)))
+        .collect::<Result<Vec<_>, _>>()?;
     let listener = Listener::start(&store);
     let (readiness, _) = watch::channel(Readiness::Starting);
     let changed = Arc::new(Notify::new());
     let mut queues = Vec::new();
     let mut beats = Vec::new();
-    for queue in &config.queues {
+    for (queue, gate) in std::iter::zip(&config.queues, queue_gates) {
         let (pool, place) = place(config, queue, &pools);
-        let gate = gates.gate(&queue.gate).map_err(|e| ConfigError::at("queue", &queue.name, &e))?;
         let running = Starting { store: &store, config, owner: &owner, listener: &listener, stop: &stop }
             .queue(queue, gate, pool, place, &changed, &mut beats)
             .await?;
@@ -73,7 +80,7 @@ pub(super) async fn start(
         pools,
         stop,
         quotas: gates.quotas,
-        _everything: everything.drop_guard(),
+        _everything: ends_everything,
         _listener: listener,
     })
 }

@@ -75,10 +75,13 @@ impl Gate for Aimd {
         "aimd"
     }
 
-    /// What is free of the window; the pool holds as much ready.
+    /// What is free of the window; the pool holds as much ready. Nothing while the backend wants to be left alone.
     fn budget(&self) -> f64 {
         let state = self.shared.state();
-        (1.0 - f64::from(state.under_way) / state.size).clamp(0.0, 1.0)
+        if state.closed_until.is_some_and(|until| Instant::now() < until) {
+            return 0.0;
+        }
+        (1.0 - f64::from(state.under_way) / state.size.floor()).clamp(0.0, 1.0)
     }
 
     fn decide<'a>(&'a self, _: Asked<'a>) -> DecisionFuture<'a> {

@@ -2,6 +2,9 @@
 
 use super::{Asked, Decision, DecisionFuture, Gate, Turned, reading::Reading};
 
+/// Less is nothing: what arithmetic leaves where 0.05 is taken from 0.05 would open the gate for one at a time.
+pub(super) const NOTHING: f64 = 1e-9;
+
 pub(super) struct BudgetGate {
     name: &'static str,
     reading: Reading,
@@ -19,7 +22,8 @@ impl Gate for BudgetGate {
     }
 
     fn budget(&self) -> f64 {
-        self.reading.latest().clamp(0.0, 1.0)
+        let budget = self.reading.latest().clamp(0.0, 1.0);
+        if budget < NOTHING { 0.0 } else { budget }
     }
 
     fn decide<'a>(&'a self, _: Asked<'a>) -> DecisionFuture<'a> {

@@ -1,24 +1,27 @@
 //! The gates of a configuration that has been checked.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use leasehold_store::Store;
 use rand::{SeedableRng, rngs::StdRng};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Gate,
+    Failed, Gate,
     aimd::{Aimd, Window},
     budget::BudgetGate,
     combine::{Composite, WaitOnRefuse},
     leased_rate::LeasedRate,
     local::{Constant, LocalConcurrency},
+    prometheus,
     quota::{Keys, QuotaGate},
     reading::Reading,
+    scrape,
     tier_admission::TierAdmission,
     token_rate::TokenRate,
 };
 use crate::{
+    backend::BackendConfigError,
     config::{GateConfig, Gating},
     quota::QuotaClient,
 };
@@ -26,7 +29,13 @@ use crate::{
 /// Why a gate cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct GateError(pub(super) String);
+pub(crate) struct GateError(String);
+
+impl GateError {
+    fn of(gate: &str) -> impl Fn(BackendConfigError) -> Self {
+        move |error| Self(format!("gate {gate}: {}", Failed::by("", &error).message))
+    }
+}
 
 /// What gates need.
 pub(crate) struct Building {
@@ -81,16 +90,7 @@ impl Building {
                 default_max_tokens: *default_max_tokens,
                 client: self.quotas.clone(),
             }),
-            GateConfig::Budget { key, refresh } => {
-                let (store, key) = (self.store.clone(), key.clone());
-                let read = move || {
-                    let (store, key) = (store.clone(), key.clone());
-                    async move {
-                        store.quota_budget(&key).await.map_err(|e| super::Failed::by("budget", &e).message)
-                    }
-                };
-                Arc::new(BudgetGate::new("budget", Reading::start(*refresh, 0.0, self.stop.clone(), read)))
-            }
+            GateConfig::Budget { key, refresh } => Arc::new(self.budget(key, *refresh)),
             GateConfig::LeasedRate { key, burst } => {
                 Arc::new(LeasedRate { key: key.clone(), burst: *burst, client: self.quotas.clone() })
             }
@@ -103,7 +103,48 @@ impl Building {
                 };
                 Arc::new(Aimd::new(window, StdRng::from_rng(&mut self.rng)))
             }
+            GateConfig::PrometheusQuery(config) => Arc::new(
+                prometheus::query(config, self.stop.clone()).map_err(GateError::of("prometheus-query"))?,
+            ),
+            GateConfig::PrometheusSaturation(config) => Arc::new(
+                prometheus::saturation(config, self.stop.clone())
+                    .map_err(GateError::of("prometheus-saturation"))?,
+            ),
+            GateConfig::PrometheusBudget(config) => Arc::new(
+                prometheus::budget(config, self.stop.clone()).map_err(GateError::of("prometheus-budget"))?,
+            ),
+            GateConfig::EndpointScrape(config) => {
+                scrape::gate(config, self.stop.clone()).map_err(GateError::of("endpoint-scrape"))?
+            }
         })
+    }
+
+    fn budget(&self, key: &str, refresh: Duration) -> BudgetGate {
+        let (store, key) = (self.store.clone(), key.to_owned());
+        let read = move || {
+            let (store, key) = (store.clone(), key.clone());
+            async move { store.quota_budget(&key).await.map_err(|e| Failed::by("budget", &e).message) }
+        };
+        BudgetGate::new("budget", Reading::start("budget", refresh, 0.0, self.stop.clone(), read))
+    }
+}
+
+/// Whether what a gate reads over HTTP could be asked: the environment has what it names, and TLS can be set up.
+pub(crate) fn check_sources(config: &GateConfig) -> Result<(), GateError> {
+    match config {
+        GateConfig::Composite { gates } => gates.iter().try_for_each(check_sources),
+        GateConfig::WaitOnRefuse { gate } | GateConfig::TierAdmission { gate } => check_sources(gate),
+        GateConfig::PrometheusQuery(gate) => {
+            prometheus::check(&gate.url, &gate.headers).map_err(GateError::of("prometheus-query"))
+        }
+        GateConfig::PrometheusSaturation(gate) => {
+            prometheus::check(&gate.url, &gate.headers).map_err(GateError::of("prometheus-saturation"))
+        }
+        GateConfig::PrometheusBudget(gate) => {
+            prometheus::check(&gate.url, &gate.headers).map_err(GateError::of("prometheus-budget"))
+        }
+        GateConfig::EndpointScrape(gate) => scrape::check(gate).map_err(GateError::of("endpoint-scrape")),
+        _ => Ok(()),
     }
 }
 

@@ -57,3 +57,6 @@ impl Gate for WaitOnRefuse {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -82,3 +82,6 @@ impl Gate for LocalConcurrency {
         Box::pin(std::future::ready(self.decide_now()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,3 +51,6 @@ fn too_many(by: &'static str) -> Dropped {
     };
     Dropped { by, message: message.to_owned(), answer: Some(answer) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
     Asked, Decision, DecisionFuture, Failed, Gate, Held, Pass, Release, Turned,
@@ -29,10 +30,10 @@ pub(super) struct TokenRate {
 /// What a payload says about the length of its answer. The names of chat completions, old and new, and of responses.
 #[derive(Default, Deserialize)]
 struct Wanted {
-    max_tokens: Option<u64>,
-    max_completion_tokens: Option<u64>,
-    max_output_tokens: Option<u64>,
-    n: Option<u64>,
+    max_tokens: Option<Value>,
+    max_completion_tokens: Option<Value>,
+    max_output_tokens: Option<Value>,
+    n: Option<Value>,
 }
 
 impl TokenRate {
@@ -42,10 +43,14 @@ impl TokenRate {
         let wanted =
             payload.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(payload).ok());
         let wanted: Wanted = wanted.flatten().unwrap_or_default();
-        let answer = wanted.max_completion_tokens.or(wanted.max_tokens).or(wanted.max_output_tokens);
+        // One that is no number says nothing, and the others still do.
+        let number = |field: &Option<Value>| field.as_ref().and_then(Value::as_u64);
+        let answer = number(&wanted.max_completion_tokens)
+            .or_else(|| number(&wanted.max_tokens))
+            .or_else(|| number(&wanted.max_output_tokens));
         let answer =
             answer.map_or(self.default_max_tokens, |tokens| i64::try_from(tokens).unwrap_or(i64::MAX));
-        let choices = i64::try_from(wanted.n.unwrap_or(1)).unwrap_or(i64::MAX).max(1);
+        let choices = i64::try_from(number(&wanted.n).unwrap_or(1)).unwrap_or(i64::MAX).max(1);
         let prompt = (payload.len() as f64 / self.bytes_per_token).ceil() as i64;
         prompt.saturating_add(answer.saturating_mul(choices)).clamp(1, MOST)
     }

@@ -33,8 +33,8 @@ pub(super) trait Ran: Send + Sync + 'static {
 
 type Reply<R> = oneshot::Sender<Result<<R as Ran>::Answer, Arc<Error>>>;
 
-/// What one statement asks, and for whom.
-type Asked<R> = (Vec<<R as Ran>::Ask>, Vec<Reply<R>>);
+/// What one statement asks for, and who waits for it.
+type Batch<R> = (Vec<<R as Ran>::Ask>, Vec<Reply<R>>);
 
 /// Who waits, by terms. Terms are listed while a task serves them.
 type Waiting<R> = HashMap<<R as Ran>::Terms, VecDeque<(<R as Ran>::Ask, Reply<R>)>>;
@@ -97,7 +97,7 @@ impl<R: Ran> Shared<R> {
     }
 
     /// Those who still wait; none, and the terms are forgotten, when nobody does.
-    fn next(&self, terms: &R::Terms) -> Option<Asked<R>> {
+    fn next(&self, terms: &R::Terms) -> Option<Batch<R>> {
         let mut waiting = lock(&self.waiting);
         let queue = waiting.get_mut(terms)?;
         queue.retain(|(_, reply)| !reply.is_closed());

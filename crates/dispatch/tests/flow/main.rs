@@ -24,6 +24,7 @@ mod order;
 mod outcomes;
 mod peers;
 mod quotas;
+mod readings;
 mod refusals;
 mod routes;
 mod tenants;

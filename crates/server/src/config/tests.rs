@@ -152,3 +152,62 @@ fn the_sample_names_every_gate() {
         assert!(SAMPLE.contains(&format!("# {{ type = \"{gate}\"")), "{gate}");
     }
 }
+
+/// Each line of the list of gates, as far as it is TOML.
+fn sample_gates() -> Vec<String> {
+    let lines = SAMPLE.lines().filter(|line| line.starts_with("# { type = ")).map(|line| &line[2..]);
+    let gates = lines.map(|line| {
+        let mut depth = 0;
+        let end = line.char_indices().find(|(_, c)| {
+            depth += match c {
+                '{' => 1,
+                '}' => -1,
+                _ => 0,
+            };
+            depth == 0
+        });
+        let (end, _) = end.unwrap_or_else(|| panic!("{line} has no end"));
+        line[..=end].to_owned()
+    });
+    gates.collect()
+}
+
+#[test]
+fn the_samples_gates_parse_and_name_every_parameter_at_its_default() {
+    let with = |gate: &str| {
+        let text = GOOD.replacen("name = 'gpu'", &format!("name = 'gpu'\ngate = {gate}"), 1);
+        Config::parse(&text).map(|config| config.pools[0].gate.clone())
+    };
+    let gates = sample_gates();
+    assert!(gates.len() > 10, "{gates:?}");
+    for gate in gates {
+        let parsed = with(&gate).unwrap_or_else(|error| panic!("{gate}: {error}"));
+        // What serde would take in place of an unknown parameter.
+        let message = with(&gate.replacen("{ ", "{ nonsense = 1, ", 1)).unwrap_err();
+        let (_, expected) = message.split_once(", expected ").unwrap_or_else(|| panic!("{gate}: {message}"));
+        for parameter in expected.split('`').skip(1).step_by(2).filter(|name| *name != "headers") {
+            assert!(gate.contains(&format!("{parameter} = ")), "{gate} lacks {parameter}");
+            let Some((before, rest)) = gate.split_once(&format!(", {parameter} = ")) else { continue };
+            // Up to the next parameter, whatever brackets hold.
+            let mut depth = 0;
+            let end = rest.find(|c| {
+                depth += i32::from(matches!(c, '{' | '[')) - i32::from(matches!(c, '}' | ']'));
+                depth < 0 || depth == 0 && c == ','
+            });
+            let without = format!("{before}{}", &rest[end.expect("a brace at the end")..]);
+            match with(&without) {
+                Ok(defaulted) => assert_eq!(defaulted, parsed, "{gate}: {parameter}"),
+                Err(message) => assert!(message.contains("missing field"), "{message}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gate_whose_header_is_not_in_the_environment_is_refused_by_name() {
+    let gate = "{ type = 'prometheus-query', url = 'http://p', query = 'x', headers = { authorization = 'env:LEASEHOLD_TEST_MISSING' } }";
+    let text = GOOD.replacen("pool = 'gpu'", &format!("pool = 'gpu'\ngate = {gate}"), 1);
+    let message = format!("{:#}", Config::parse(&text).unwrap().check_backends().unwrap_err());
+    assert!(message.contains("queue \"chat\": gate prometheus-query"), "{message}");
+    assert!(message.contains("LEASEHOLD_TEST_MISSING"), "{message}");
+}

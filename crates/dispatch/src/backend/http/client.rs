@@ -1,16 +1,29 @@
-//! The HTTP client under a backend: its connections and its TLS.
+//! The HTTP client under a backend, and under whatever else is read over HTTP: its connections and its TLS.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use reqwest::{Client, Url};
+use reqwest::Client;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::config::{BackendConfigError, HttpBackendConfig};
+use super::config::BackendConfigError;
 
-pub(super) fn build(config: &HttpBackendConfig, url: &Url) -> Result<Client, BackendConfigError> {
+/// How a client connects.
+pub(crate) struct Connections {
+    /// Whether any of its URLs is `https`: plain HTTP works in a container without certificates.
+    pub(crate) https: bool,
+    /// TLS included.
+    pub(crate) connect_timeout: Duration,
+    /// Kept for reuse, for each host; 0: a new one for each call.
+    pub(crate) max_idle: usize,
+    /// How long an idle one is kept.
+    pub(crate) idle_timeout: Duration,
+    /// Whether `HTTP_PROXY` and its relatives count.
+    pub(crate) proxy_from_env: bool,
+}
+
+pub(crate) fn build(connections: &Connections) -> Result<Client, BackendConfigError> {
     let roots = system_roots();
-    // Plain HTTP works in a container without certificates.
-    if roots.is_empty() && url.scheme() == "https" {
+    if roots.is_empty() && connections.https {
         return Err(BackendConfigError::NoRootCertificates);
     }
     let builder = Client::builder()
@@ -20,10 +33,10 @@ pub(super) fn build(config: &HttpBackendConfig, url: &Url) -> Result<Client, Bac
         .redirect(reqwest::redirect::Policy::none())
         // Every further try is counted and waited for by the dispatcher.
         .retry(reqwest::retry::never())
-        .connect_timeout(config.connect_timeout)
-        .pool_max_idle_per_host(config.max_idle_connections)
-        .pool_idle_timeout(config.idle_timeout);
-    let builder = if config.proxy_from_env { builder } else { builder.no_proxy() };
+        .connect_timeout(connections.connect_timeout)
+        .pool_max_idle_per_host(connections.max_idle)
+        .pool_idle_timeout(connections.idle_timeout);
+    let builder = if connections.proxy_from_env { builder } else { builder.no_proxy() };
     builder.build().map_err(BackendConfigError::Client)
 }
 

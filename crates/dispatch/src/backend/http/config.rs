@@ -7,6 +7,7 @@ use std::time::Duration;
 use reqwest::Url;
 use serde::Deserialize;
 
+use super::client::Connections;
 use crate::duration::{self, DurationError};
 
 /// Configuration of an [`HttpBackend`](super::HttpBackend). Everything but `url` has a default, and
@@ -88,17 +89,31 @@ impl HttpBackendConfig {
     }
 
     pub(super) fn target(&self) -> Result<Url, BackendConfigError> {
-        if self.url.is_empty() {
-            return Err(BackendConfigError::UrlMissing);
-        }
-        let url =
-            Url::parse(&self.url).map_err(|error| BackendConfigError::Url { reason: error.to_string() })?;
-        if !matches!(url.scheme(), "http" | "https") {
-            let reason = format!("its scheme is {:?}, not http or https", url.scheme());
-            return Err(BackendConfigError::Url { reason });
-        }
-        Ok(url)
+        http_url(&self.url)
     }
+
+    pub(super) fn connections(&self, url: &Url) -> Connections {
+        Connections {
+            https: url.scheme() == "https",
+            connect_timeout: self.connect_timeout,
+            max_idle: self.max_idle_connections,
+            idle_timeout: self.idle_timeout,
+            proxy_from_env: self.proxy_from_env,
+        }
+    }
+}
+
+/// A URL that can be called.
+pub(crate) fn http_url(text: &str) -> Result<Url, BackendConfigError> {
+    if text.is_empty() {
+        return Err(BackendConfigError::UrlMissing);
+    }
+    let url = Url::parse(text).map_err(|error| BackendConfigError::Url { reason: error.to_string() })?;
+    if !matches!(url.scheme(), "http" | "https") {
+        let reason = format!("its scheme is {:?}, not http or https", url.scheme());
+        return Err(BackendConfigError::Url { reason });
+    }
+    Ok(url)
 }
 
 impl fmt::Debug for HttpBackendConfig {
@@ -122,7 +137,7 @@ impl fmt::Debug for HttpBackendConfig {
 }
 
 /// The URL without its user, password and query: keys travel in queries, too.
-pub(super) fn redacted(mut url: Url) -> String {
+pub(crate) fn redacted(mut url: Url) -> String {
     if !url.username().is_empty() || url.password().is_some() {
         // Both fail only for a URL that cannot have them.
         let _ = url.set_username("redacted");

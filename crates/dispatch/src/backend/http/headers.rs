@@ -119,7 +119,8 @@ fn invalid(part: &str, name: &str) -> Failure {
     Failure::new(ErrorCode::InvalidRequest, format!("the header {name:?} has an invalid {part}"))
 }
 
-fn configured(
+/// The configuration's headers, `env:NAME` replaced by what `env` has of that name.
+pub(crate) fn configured(
     headers: &BTreeMap<String, String>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<HeaderMap, BackendConfigError> {

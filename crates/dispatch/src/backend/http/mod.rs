@@ -22,7 +22,10 @@ use self::answer::Head;
 use self::headers::CallHeaders;
 use super::{Backend, Call, ErrorCode, Failure, Outcome, OutcomeFuture};
 
+pub(crate) use self::client::{Connections, build as build_client};
 pub use self::config::{BackendConfigError, HttpBackendConfig};
+pub(crate) use self::config::{http_url, redacted};
+pub(crate) use self::headers::configured as configured_headers;
 
 type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
@@ -74,7 +77,7 @@ impl HttpBackend {
         config.check()?;
         let url = config.target()?;
         Ok(Self {
-            client: client::build(&config, &url)?,
+            client: client::build(&config.connections(&url))?,
             headers: CallHeaders::new(&config, |name| std::env::var(name).ok())?,
             url,
             request_timeout: config.request_timeout,
@@ -124,7 +127,7 @@ impl Backend for HttpBackend {
 impl fmt::Debug for HttpBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpBackend")
-            .field("url", &config::redacted(self.url.clone()))
+            .field("url", &redacted(self.url.clone()))
             .field("request_timeout", &self.request_timeout)
             .field("max_answer_bytes", &self.max_answer_bytes)
             .finish_non_exhaustive()
