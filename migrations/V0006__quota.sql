@@ -49,6 +49,11 @@ CREATE TABLE quota_windows (
 ) WITH (fillfactor = 30, toast_tuple_target = 4080, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
+-- Who was refused lately, among any number of keys. A refusal is written once a second and key; what is not one
+-- leaves the indexes alone.
+CREATE INDEX quota_keys_refused ON quota_keys (refused_at) WHERE refused_at IS NOT NULL;
+CREATE INDEX quota_windows_refused ON quota_windows (refused_at) WHERE refused_at IS NOT NULL;
+
 ALTER TABLE quota_windows ALTER COLUMN admitted_at SET STORAGE PLAIN, ALTER COLUMN counts SET STORAGE PLAIN;
 
 -- Limits that live here, changed without a restart of anything. A window_length of 0 is a limit of slots.
@@ -444,6 +449,16 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT coalesce((SELECT b.budget FROM quota_budgets b WHERE b.key = quota_budget.key), 1)
 $$;
 
+-- Takes the rate of a key away, with its bucket: nothing passes, as when it has expired. False: there was none.
+CREATE FUNCTION quota_remove_rate(key text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM quota_check(key, 1, NULL);
+    DELETE FROM quota_rates r WHERE r.key = quota_remove_rate.key;
+    RETURN FOUND;
+END
+$$;
+
 -- Allows `rate` admissions a second on `key` for `ttl` from now; 0 is a pause. What the bucket holds is kept.
 CREATE FUNCTION quota_set_rate(key text, rate float8, ttl interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -553,28 +568,98 @@ BEGIN
 END
 $$;
 
--- What is in use, by key: slots where window_length is null, else admissions in that window now. `max` is the limit
--- last applied, `set_max` the one set here. At most `max_rows` keys of each kind.
+-- Slots of live holders.
+CREATE FUNCTION quota_slots_used(key text) RETURNS bigint
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT coalesce(sum(s.slots), 0)::bigint FROM quota_slots s JOIN quota_holders h USING (holder_id)
+    WHERE s.key = quota_slots_used.key AND s.slots > 0 AND NOT h.lapsed AND h.expires_at > clock_timestamp()
+$$;
+
+-- What a log still counts.
+CREATE FUNCTION quota_window_used(admitted_at timestamptz[], counts bigint[], window_length interval) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(sum(e.n), 0)::bigint FROM unnest(admitted_at, counts) AS e (at, n)
+    WHERE e.at > clock_timestamp() - window_length
+$$;
+
+-- What begins so, for LIKE: with the pattern known to the planner, only that part of an index is read.
+CREATE FUNCTION quota_prefix_pattern(prefix text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT regexp_replace(prefix, '([\\%_])', '\\\1', 'g') || '%'
+$$;
+
+-- What is in use or has a limit here, by key: slots where window_length is null, else admissions in that window now.
+-- `max` is the limit last applied, `set_max` the one set here. The first `max_rows`.
 CREATE FUNCTION quota_list(prefix text DEFAULT '', max_rows int DEFAULT 1000) RETURNS TABLE (key text,
     window_length interval, used bigint, max bigint, set_max bigint, refused_at timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    pattern text := quota_prefix_pattern(prefix);
+BEGIN
+    PERFORM quota_check_rows(max_rows);
+    RETURN QUERY
+        WITH named AS (
+            SELECT n.key, n.span FROM (
+                (SELECT k.key, interval '0' AS span FROM quota_keys k
+                    WHERE k.key LIKE pattern ORDER BY k.key LIMIT max_rows)
+                UNION
+                (SELECT w.key, w.window_length FROM quota_windows w
+                    WHERE w.key LIKE pattern ORDER BY w.key, w.window_length LIMIT max_rows)
+                UNION
+                (SELECT l.key, l.window_length FROM quota_limits l
+                    WHERE l.key LIKE pattern ORDER BY l.key, l.window_length LIMIT max_rows)
+            ) AS n ORDER BY n.key, n.span LIMIT max_rows
+        )
+        SELECT n.key, nullif(n.span, '0'), CASE WHEN n.span = '0' THEN quota_slots_used(n.key)
+                ELSE quota_window_used(w.admitted_at, w.counts, n.span) END, coalesce(k.max, w.max), l.max,
+            coalesce(k.refused_at, w.refused_at)
+        FROM named n LEFT JOIN quota_keys k ON n.span = '0' AND k.key = n.key
+            LEFT JOIN quota_windows w ON w.key = n.key AND w.window_length = n.span
+            LEFT JOIN quota_limits l ON l.key = n.key AND l.window_length = n.span
+        ORDER BY n.key, n.span;
+END
+$$;
+
+-- Keys refused in the last `within`, worst first: those with the largest share of their limit in use. The first
+-- `max_rows` of the latest 1,000 of each kind, and how many these are.
+CREATE FUNCTION quota_saturated(within interval DEFAULT '10 seconds', max_rows int DEFAULT 20) RETURNS TABLE (key text,
+    window_length interval, used bigint, max bigint, refused_at timestamptz, saturated_keys bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    WITH slots AS (
-        SELECT k.key, interval '0' AS span, (
-                SELECT coalesce(sum(s.slots), 0) FROM quota_slots s JOIN quota_holders h USING (holder_id)
-                WHERE s.key = k.key AND NOT h.lapsed AND h.expires_at > clock_timestamp())::bigint AS used, k.max, k.refused_at
-        FROM quota_keys k WHERE starts_with(k.key, prefix) ORDER BY k.key LIMIT max_rows
-    ), windows AS (
-        SELECT w.key, w.window_length AS span, (
-                SELECT coalesce(sum(e.n), 0) FROM unnest(w.admitted_at, w.counts) AS e (at, n)
-                WHERE e.at > clock_timestamp() - w.window_length)::bigint AS used, w.max, w.refused_at
-        FROM quota_windows w WHERE starts_with(w.key, prefix) ORDER BY w.key, w.window_length LIMIT max_rows
-    ), limits AS (
-        SELECT l.key, l.window_length AS span, l.max FROM quota_limits l
-        WHERE starts_with(l.key, prefix) ORDER BY l.key, l.window_length LIMIT max_rows
+    WITH refused AS (
+        (SELECT k.key, NULL::interval AS span, quota_slots_used(k.key) AS used, k.max, k.refused_at FROM quota_keys k
+            WHERE k.refused_at > statement_timestamp() - within ORDER BY k.refused_at DESC LIMIT 1000)
+        UNION ALL
+        (SELECT w.key, w.window_length, quota_window_used(w.admitted_at, w.counts, w.window_length), w.max, w.refused_at
+            FROM quota_windows w
+            WHERE w.refused_at > statement_timestamp() - within ORDER BY w.refused_at DESC LIMIT 1000)
     )
-    SELECT coalesce(u.key, l.key), nullif(coalesce(u.span, l.span), '0'), coalesce(u.used, 0), u.max, l.max, u.refused_at
-    FROM (SELECT * FROM slots UNION ALL SELECT * FROM windows) AS u FULL JOIN limits l ON l.key = u.key AND l.span = u.span
-    ORDER BY 1, 2 NULLS FIRST
+    SELECT r.key, r.span, r.used, r.max, r.refused_at, count(*) OVER () FROM refused r
+    ORDER BY r.used::float8 / nullif(r.max, 0) DESC NULLS FIRST, r.key, r.span NULLS FIRST LIMIT max_rows
+$$;
+
+-- Budgets, and rates with what is left of their bucket (before the burst of whoever takes from it), by key. The first
+-- `max_rows`.
+CREATE FUNCTION quota_controls(prefix text DEFAULT '', max_rows int DEFAULT 1000) RETURNS TABLE (key text,
+    budget float8, rate float8, tokens float8, expires_at timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    pattern text := quota_prefix_pattern(prefix);
+BEGIN
+    PERFORM quota_check_rows(max_rows);
+    RETURN QUERY
+        WITH named AS (
+            SELECT n.key FROM (
+                (SELECT b.key FROM quota_budgets b WHERE b.key LIKE pattern
+                    ORDER BY b.key LIMIT max_rows)
+                UNION
+                (SELECT r.key FROM quota_rates r WHERE r.key LIKE pattern
+                    ORDER BY r.key LIMIT max_rows)
+            ) AS n ORDER BY n.key LIMIT max_rows
+        )
+        SELECT n.key, b.budget, r.rate,
+            r.tokens + r.rate * greatest(0, extract(epoch FROM least(clock_timestamp(), r.expires_at) - r.refilled_at)), r.expires_at
+        FROM named n LEFT JOIN quota_budgets b ON b.key = n.key LEFT JOIN quota_rates r ON r.key = n.key ORDER BY n.key;
+END
 $$;
 
 -- Who holds slots of a key: live holders only.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import time
 import unittest
 import uuid
@@ -173,6 +174,58 @@ class Poller(unittest.TestCase):
         notified = list(self.connection.notifies(timeout=20, stop_after=1))
         self.assertEqual([notification.channel for notification in notified], [channel])
         self.assertEqual(len(pop_all(self.connection, self.route, 1)), 1)
+
+
+class ReferenceExample(unittest.TestCase):
+    """The program of docs/sql.md that gates itself, as it stands there."""
+
+    def setUp(self):
+        reference = pathlib.Path(__file__).parents[2] / "docs" / "sql.md"
+        (program,) = [block.split("```")[0] for block in reference.read_text().split("```python\n")[1:]]
+        self.program = {}
+        exec(compile(program, "docs/sql.md", "exec"), self.program)
+        self.key = f"quota:userid:{uuid.uuid4()}"
+
+    def used(self):
+        with connect() as connection:
+            listed = connection.execute("SELECT used FROM leasehold.quota_list(%s)", (self.key,)).fetchone()
+        return listed and listed[0]
+
+    def close(self, holder):
+        holder.retire()
+        holder.keeper.join(10)
+        self.assertFalse(holder.keeper.is_alive())
+
+    def test_holders_share_a_limit(self):
+        one, other = self.program["Holder"](), self.program["Holder"]()
+        with one.slot(self.key, 1) as granted:
+            self.assertTrue(granted)
+            with other.slot(self.key, 1) as granted:
+                self.assertFalse(granted)
+        self.assertEqual(self.used(), 0)
+        with other.slot(self.key, 1) as granted:
+            self.assertTrue(granted)
+            self.assertEqual(self.used(), 1)
+        for holder in (one, other):
+            self.close(holder)
+
+    def test_an_answer_that_is_lost_costs_the_holder_and_no_slot(self):
+        call, holder = self.program["call"], self.program["Holder"]()
+
+        def lose(function, *arguments):
+            answer = call(function, *arguments)
+            if "acquire" in function:
+                self.assertEqual(answer, 1)
+                raise psycopg.OperationalError("the answer is lost")
+            return answer
+
+        self.program["call"] = lose
+        with self.assertRaises(psycopg.OperationalError), holder.slot(self.key, 1):
+            self.fail("it has no slot")
+        with self.assertRaises(RuntimeError), holder.slot(self.key, 1):
+            self.fail("it is retired")
+        self.close(holder)
+        self.assertEqual(self.used(), 0)
 
 
 if __name__ == "__main__":

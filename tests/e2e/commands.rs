@@ -222,7 +222,8 @@ async fn one_process_serves_two_installations() {
 async fn the_commands_of_the_readme_work() {
     let installation = Installation::empty().await;
     let readme = read("README.md");
-    let configuration = format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n", code_blocks(&readme, "toml")[0]);
+    let configuration =
+        format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n", code_blocks(&readme, "toml").concat());
     installation.directory.write("leasehold.toml", &configuration);
     let blocks = code_blocks(&readme, "sh");
     let commands: Vec<Vec<&str>> = blocks
@@ -231,7 +232,7 @@ async fn the_commands_of_the_readme_work() {
         .filter_map(|line| line.strip_prefix("leasehold "))
         .map(|line| line.split('#').next().unwrap_or_default().split_whitespace().collect())
         .collect();
-    assert_eq!(commands.len(), 2, "{commands:?}");
+    assert_eq!(commands.len(), 4, "{commands:?}");
     for args in commands {
         let mut command = leasehold(&args);
         command.current_dir(installation.directory.path()).env("DATABASE_URL", installation.url());
@@ -246,7 +247,7 @@ async fn the_commands_of_the_readme_work() {
         }
         process.ended_with(0).await;
     }
-    for args in ["up", "serve", "migrate", "enqueue", "pop", "cancel", "status", "stand-in"] {
+    for args in ["up", "serve", "migrate", "enqueue", "pop", "cancel", "quota", "status", "stand-in"] {
         let help = installation.run(&[args, "--help"]).await.good().stdout;
         assert!(help.contains("Usage: leasehold"), "{help}");
     }

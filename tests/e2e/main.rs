@@ -17,6 +17,7 @@ mod health;
 mod installation;
 mod kills;
 mod process;
+mod quota;
 mod serve;
 mod tour;
 mod traces;

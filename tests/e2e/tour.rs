@@ -101,15 +101,48 @@ async fn every_statement_of_the_readmes_tour_runs() {
     serve.stop().await;
 }
 
-/// docs/sql.md has an example, too.
+/// docs/sql.md has examples, too. A program in Python is run by tests/clients.
 #[tokio::test]
-async fn the_example_of_the_sql_reference_runs() {
+async fn the_examples_of_the_sql_reference_run() {
     let installation = Installation::new().await;
     let blocks = code_blocks(&read("docs/sql.md"), "sql");
-    assert!(!blocks.is_empty());
+    let mut at = String::new();
+    let mut ran = 0;
     for statement in blocks.iter().flat_map(|block| statements(block)) {
         let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        assert_eq!(rows(&installation, &statement.replace("00-…", trace)).await.len(), 1, "{statement}");
+        let statement = statement.replace("00-…", trace).replace("…at…", &at);
+        assert!(!statement.contains('…'), "nothing is filled in for this ellipsis: {statement}");
+        let found = rows(&installation, &statement).await;
+        assert_eq!(found.len(), 1, "{statement}");
+        let first = found[0][0].as_deref();
+        match statement.split(['.', '(']).find(|word| word.starts_with("quota_")) {
+            Some("quota_acquire" | "quota_admit_parts") => assert_eq!(first, Some("1"), "{statement}"),
+            Some("quota_renew" | "quota_delete") => assert_eq!(first, Some("t"), "{statement}"),
+            Some("quota_admit") => assert_eq!(first, Some("2"), "{statement}"),
+            _ => {}
+        }
+        if statement.contains("quota_admit_parts(") {
+            at = found[0][1].clone().unwrap();
+        }
+        ran += 1;
     }
+    assert_eq!(ran, 16, "of the reference's statements");
     assert_eq!(installation.value::<i64>("SELECT count(*) FROM requests", &[]).await, 1);
+    let settled = "SELECT sum(count)::bigint FROM quota_admissions_of('tokens:userid:alice')";
+    assert_eq!(installation.value::<i64>(settled, &[]).await, 800);
+}
+
+/// What somebody may call stands in the reference.
+#[tokio::test]
+async fn every_function_that_is_granted_to_clients_is_described() {
+    let installation = Installation::new().await;
+    let granted = "SELECT array_agg(DISTINCT p.proname::text) FROM pg_proc p, \
+                   unnest(ARRAY['leasehold_producer', 'leasehold_poller', 'leasehold_quota']) AS role \
+                   WHERE p.pronamespace = 'leasehold'::regnamespace AND has_function_privilege(role, p.oid, 'EXECUTE')";
+    let granted: Vec<String> = installation.value(granted, &[]).await;
+    assert!(granted.len() > 20, "{granted:?}");
+    let reference = read("docs/sql.md");
+    for function in granted {
+        assert!(reference.contains(&format!("`{function}(")), "{function} is not described");
+    }
 }

@@ -102,6 +102,24 @@ fn every_query_names_its_function_and_is_used() {
 }
 
 #[test]
+fn every_metric_is_described() {
+    let described =
+        fs::read_to_string(root().join("crates/server/src/metrics.rs")).expect("the list of metrics");
+    let mut problems = Vec::new();
+    for (path, text) in files(".rs").iter().filter(|(path, _)| path.contains("/src/")) {
+        for call in ["counter!(", "gauge!(", "histogram!("] {
+            let named = text.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
+            for name in named.filter_map(|rest| rest.split('"').next()) {
+                if name.starts_with("leasehold_") && !described.contains(&format!("\"{name}\"")) {
+                    problems.push(format!("{path}: {name} is not described"));
+                }
+            }
+        }
+    }
+    none(&problems);
+}
+
+#[test]
 fn links_in_the_documents_lead_somewhere() {
     let mut problems = Vec::new();
     for (path, text) in files(".md") {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    commands::{cancel, enqueue, migrate, pop, serve, stand_in, status, up},
+    commands::{cancel, enqueue, migrate, pop, quota, serve, stand_in, status, up},
     database::{DatabaseUrl, Place},
     exit,
     telemetry::LogFormat,
@@ -20,6 +20,7 @@ Examples:
   leasehold enqueue chat --file requests.jsonl   one request a line
   leasehold pop replies --follow                 results as JSON lines, as they come
   leasehold status --watch                       queues, dispatchers, partitions, routes
+  leasehold quota list                           who has how much of which limit
 
 Units:
   Durations are written with theirs: 250ms, 30s, 5m, 1h 30m, 7d. Times are RFC 3339:
@@ -75,6 +76,7 @@ pub(crate) enum Command {
     Enqueue(enqueue::Args),
     Pop(pop::Args),
     Cancel(cancel::Args),
+    Quota(quota::Args),
     Status(status::Args),
     StandIn(stand_in::Args),
 }

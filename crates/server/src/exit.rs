@@ -15,7 +15,7 @@ pub(crate) const CONFIGURATION: u8 = 3;
 pub(crate) const DATABASE_UNAVAILABLE: u8 = 4;
 /// The schema is missing, another's, older or newer.
 pub(crate) const SCHEMA_MISMATCH: u8 = 5;
-/// The database refused what was asked: an argument, a conflict, a privilege.
+/// The database refused what was asked: an argument, a conflict, a privilege; or knows nothing of that name.
 pub(crate) const REFUSED: u8 = 6;
 /// A signal stopped it before everything was done; stderr says how far it came.
 pub(crate) const INTERRUPTED: u8 = 7;
@@ -31,7 +31,7 @@ Exit codes:
   3  the configuration is refused
   4  the database cannot be reached, or does not answer
   5  the schema is missing, older, newer or another program's
-  6  the database refuses: an argument, a conflict, a privilege
+  6  the database refuses: an argument, a conflict, a privilege, a name it does not know
   7  stopped by a signal before everything was done
   8  stopped at once by a second signal";
 
@@ -39,6 +39,11 @@ Exit codes:
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refused(pub(crate) String);
+
+/// A name that the database does not know.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotFound(pub(crate) String);
 
 /// Prints the whole chain of an error, and says with which code to end.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
@@ -71,6 +76,9 @@ fn code_of(error: &anyhow::Error) -> u8 {
     // As a context it is no layer of the chain that could be told by its type.
     if error.downcast_ref::<Refused>().is_some() {
         return CONFIGURATION;
+    }
+    if error.downcast_ref::<NotFound>().is_some() {
+        return REFUSED;
     }
     error.chain().find_map(code_of_layer).unwrap_or(FAILURE)
 }
@@ -137,6 +145,7 @@ mod tests {
         assert_eq!(code_of(&anyhow::Error::new(Refused("no".into()))), CONFIGURATION);
         let as_context = anyhow!("inner").context(Refused("no".into())).context("outer");
         assert_eq!(code_of(&as_context), CONFIGURATION);
+        assert_eq!(code_of(&anyhow::Error::new(NotFound("who?".into()))), REFUSED);
         assert_eq!(code_of(&anyhow!("anything")), FAILURE);
     }
 

@@ -2,6 +2,7 @@
 //!
 //! What each command does is in `commands/`, one file each. Data goes to stdout, everything else to stderr.
 
+mod age;
 mod cli;
 mod commands;
 mod config;

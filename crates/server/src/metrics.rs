@@ -19,6 +19,8 @@ pub(crate) const PARTITIONS_OWNED: &str = "leasehold_partitions_owned";
 pub(crate) const DISPATCHERS: &str = "leasehold_dispatchers";
 /// Results that wait, over all routes; bounded.
 pub(crate) const RESULTS_WAITING: &str = "leasehold_results_waiting";
+/// Quota keys refused of late; bounded.
+pub(crate) const QUOTA_SATURATED_KEYS: &str = "leasehold_quota_saturated_keys";
 /// Whether the last look at the database succeeded.
 pub(crate) const DATABASE_UP: &str = "leasehold_database_up";
 
@@ -38,7 +40,7 @@ enum Kind {
 }
 use Kind::{Counter, Gauge, Histogram};
 
-const METRICS: [(Kind, &str, &str); 27] = [
+const METRICS: [(Kind, &str, &str); 30] = [
     (Counter, "leasehold_dispatches_total", "Requests handed out by polls, by queue."),
     (Counter, "leasehold_outcomes_total", "Outcomes settled, by queue and code (OK or an error code)."),
     (Counter, "leasehold_retries_total", "Requests parked to be tried again, by queue."),
@@ -58,6 +60,17 @@ const METRICS: [(Kind, &str, &str); 27] = [
     ),
     (Counter, "leasehold_redeliveries_total", "Requests of former dispatches made pending again, by queue."),
     (Counter, "leasehold_gate_decisions_total", "Decisions of gates, by gate and decision."),
+    (
+        Counter,
+        "leasehold_quota_holders_retired_total",
+        "Leases on quota slots given up, by reason: idle and closed are ordinary; lapsed, late grant, lost grant and \
+         lost release are not.",
+    ),
+    (
+        Counter,
+        "leasehold_token_estimates_total",
+        "LLM tokens at token-rate gates, by kind: reserved by estimates, spent beyond them (under), given back (over).",
+    ),
     (Counter, "leasehold_statement_errors_total", "Statements that failed, by statement."),
     (
         Counter,
@@ -88,6 +101,11 @@ const METRICS: [(Kind, &str, &str); 27] = [
     (Gauge, PARTITIONS_OWNED, "Partitions that this process owns, by queue."),
     (Gauge, DISPATCHERS, "Live dispatchers of a queue, in whatever process, by queue."),
     (Gauge, RESULTS_WAITING, "Results that wait to be popped, over all routes, counted up to 10,000 each."),
+    (
+        Gauge,
+        QUOTA_SATURATED_KEYS,
+        "Quota keys refused within 10 s, counted up to 1,000 of slots and 1,000 of windows.",
+    ),
     (
         Gauge,
         DATABASE_UP,

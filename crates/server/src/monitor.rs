@@ -21,7 +21,10 @@ use tokio::{
 
 use crate::{
     database::Place,
-    metrics::{DATABASE_UP, DISPATCHERS, OLDEST_PENDING, PARTITIONS_OWNED, REQUESTS, RESULTS_WAITING},
+    metrics::{
+        DATABASE_UP, DISPATCHERS, OLDEST_PENDING, PARTITIONS_OWNED, QUOTA_SATURATED_KEYS, REQUESTS,
+        RESULTS_WAITING,
+    },
 };
 
 /// Where counts of requests and results stop.
@@ -127,7 +130,7 @@ impl Monitor {
                 return;
             }
         };
-        publish(&tally(&statuses, &owners), results_waiting(&statuses));
+        publish(&tally(&statuses, &owners), results_waiting(&statuses), saturated_keys(&statuses));
         metrics::gauge!(DATABASE_UP).set(1.0);
     }
 
@@ -190,7 +193,11 @@ fn results_waiting(statuses: &[Status]) -> i64 {
     statuses.iter().flat_map(|status| &status.routes).map(|route| route.waiting).sum()
 }
 
-fn publish(tallies: &BTreeMap<String, Tally>, results_waiting: i64) {
+fn saturated_keys(statuses: &[Status]) -> i64 {
+    statuses.iter().map(|status| status.saturated_keys).sum()
+}
+
+fn publish(tallies: &BTreeMap<String, Tally>, results_waiting: i64, saturated_keys: i64) {
     for (queue, tally) in tallies {
         for (state, count) in
             [("pending", tally.pending), ("in_flight", tally.in_flight), ("parked", tally.parked)]
@@ -202,6 +209,7 @@ fn publish(tallies: &BTreeMap<String, Tally>, results_waiting: i64) {
         metrics::gauge!(PARTITIONS_OWNED, "queue" => queue.clone()).set(tally.partitions_owned as f64);
     }
     metrics::gauge!(RESULTS_WAITING).set(results_waiting as f64);
+    metrics::gauge!(QUOTA_SATURATED_KEYS).set(saturated_keys as f64);
 }
 
 #[cfg(test)]
@@ -234,6 +242,8 @@ mod tests {
                 partitions: (0..3).map(partition).collect(),
             }],
             routes: vec![RouteStatus { route: "replies".into(), waiting: 4 }],
+            saturated: Vec::new(),
+            saturated_keys: 3,
         }
     }
 
@@ -254,7 +264,7 @@ mod tests {
         let chat = &tallies["chat"];
         assert_eq!((chat.pending, chat.in_flight, chat.dispatchers), (12, 2, 2));
         assert_eq!((chat.partitions_owned, chat.oldest_seconds), (3, 7.0));
-        assert_eq!(results_waiting(&both), 8);
+        assert_eq!((results_waiting(&both), saturated_keys(&both)), (8, 6));
     }
 
     #[test]

@@ -25,11 +25,13 @@ pub use listen::{Bell, Listener};
 pub use migrate::{MigrationReport, SCHEMA_VERSION};
 pub use partition::{Acquired, Heartbeat, Lease, PARTITIONS, partition_of};
 pub use queue::QueueSettings;
-pub use quota::{Admitted, Quota, QuotaAdmissions, QuotaSlots, QuotaUse};
+pub use quota::{Admitted, LeasedRate, Quota, QuotaAdmissions, QuotaControl, QuotaSlots, QuotaUse};
 pub use request::{
     Backlog, Deferral, Dispatched, Enqueued, Envelope, Flight, NewRequest, Promotion, RequestState,
     RequestStatus, Reset, Retry, Stamp, Stamped, TENANT_VISITS, TenantBatch, TenantPoll,
 };
 pub use result::{Completion, ResultRow};
-pub use status::{DispatcherStatus, PartitionStatus, QueueStatus, RouteStatus, Status};
+pub use status::{
+    DispatcherStatus, PartitionStatus, QueueStatus, RouteStatus, SATURATED_WITHIN, SaturatedKey, Status,
+};
 pub use store::{Store, StoreOptions};

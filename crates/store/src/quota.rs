@@ -4,11 +4,15 @@
 //! None of the statements that take or give may be repeated when its outcome is unknown: see
 //! [`Error::outcome_unknown`]. Give the holder up instead, and delete it when its grants are done.
 
+mod control;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::{Error, Store, statement, store::column};
+
+pub use control::{LeasedRate, QuotaControl};
 
 /// What to limit, and by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +250,7 @@ impl Store {
             .and_then(|row| column::<i32>(&row, 0).map(i64::from))
     }
 
-    /// What is in use or has a limit in the database, by key, up to `limit` keys of each kind.
+    /// What is in use or has a limit in the database, by key: the first `limit`.
     ///
     /// # Errors
     /// When the database refuses.

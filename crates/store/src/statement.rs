@@ -71,9 +71,11 @@ statements! {
     QUOTA_SET_LIMIT = "quota/set_limit";
     QUOTA_SET_BUDGET = "quota/set_budget";
     QUOTA_SET_RATE = "quota/set_rate";
+    QUOTA_REMOVE_RATE = "quota/remove_rate";
     QUOTA_LIST = "quota/list";
     QUOTA_HOLDERS_OF = "quota/holders_of";
     QUOTA_ADMISSIONS_OF = "quota/admissions_of";
+    QUOTA_CONTROLS = "quota/controls";
     SESSION_NOW = "session/now";
     SESSION_NAME_CHANNEL = "session/name_channel";
     SESSION_LISTEN = "session/listen";
@@ -87,6 +89,7 @@ statements! {
     STATUS_PARTITIONS = "status/partitions";
     STATUS_DISPATCHERS = "status/dispatchers";
     STATUS_ROUTES = "status/routes";
+    STATUS_SATURATED = "status/saturated";
 }
 
 #[cfg(test)]

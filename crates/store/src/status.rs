@@ -1,8 +1,15 @@
 //! One look at an installation, for people.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::{Error, Store, statement, store::column};
+
+/// A key that was refused within this time is saturated.
+pub const SATURATED_WITHIN: Duration = Duration::from_secs(10);
+/// Saturated keys shown at most.
+const SATURATED_SHOWN: i32 = 20;
 
 /// Everything there is to see.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -11,6 +18,10 @@ pub struct Status {
     pub queues: Vec<QueueStatus>,
     /// Routes on which results wait, by name.
     pub routes: Vec<RouteStatus>,
+    /// Quota keys refused within [`SATURATED_WITHIN`], worst first; at most 20.
+    pub saturated: Vec<SaturatedKey>,
+    /// How many these are in all, counted up to 2,000.
+    pub saturated_keys: i64,
 }
 
 /// A queue. Counts are of as many rows as the bound asked for.
@@ -69,9 +80,24 @@ pub struct RouteStatus {
     pub waiting: i64,
 }
 
+/// A key whose quota has just refused somebody.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SaturatedKey {
+    /// The key.
+    pub key: String,
+    /// The window of a rate limit, in seconds; none: slots.
+    pub window_seconds: Option<f64>,
+    /// Slots of live holders, or admissions in the trailing window.
+    pub used: i64,
+    /// The limit last applied.
+    pub limit: Option<i64>,
+    /// How long ago it last refused somebody, to the second.
+    pub refused_seconds: f64,
+}
+
 impl Store {
     /// Looks at every queue and route, reading `bound` rows of each at most: where there are more, the counts are
-    /// of those read.
+    /// of those read. Of quotas, only what was refused of late is read.
     ///
     /// # Errors
     /// When the database refuses.
@@ -106,7 +132,11 @@ impl Store {
             .iter()
             .map(|row| Ok(RouteStatus { route: column(row, 0)?, waiting: column(row, 1)? }))
             .collect::<Result<_, Error>>()?;
-        Ok(Status { queues, routes })
+        let within = SATURATED_WITHIN.as_secs_f64();
+        let saturated = self.query(&statement::STATUS_SATURATED, &[&within, &SATURATED_SHOWN]).await?;
+        let saturated_keys = saturated.first().map_or(Ok(0), |row| column(row, "saturated_keys"))?;
+        let saturated = saturated.iter().map(read_saturated).collect::<Result<_, _>>()?;
+        Ok(Status { queues, routes, saturated, saturated_keys })
     }
 }
 
@@ -126,5 +156,15 @@ fn read_partition(row: &tokio_postgres::Row) -> Result<PartitionStatus, Error> {
         epoch: column(row, "epoch")?,
         draining: column(row, "draining")?,
         lapsed: column::<Option<bool>>(row, "lapsed")?.unwrap_or(false),
+    })
+}
+
+fn read_saturated(row: &tokio_postgres::Row) -> Result<SaturatedKey, Error> {
+    Ok(SaturatedKey {
+        key: column(row, "key")?,
+        window_seconds: column(row, "window_seconds")?,
+        used: column(row, "used")?,
+        limit: column(row, "max")?,
+        refused_seconds: column(row, "refused_seconds")?,
     })
 }

@@ -4,6 +4,7 @@ pub(crate) mod cancel;
 pub(crate) mod enqueue;
 pub(crate) mod migrate;
 pub(crate) mod pop;
+pub(crate) mod quota;
 pub(crate) mod serve;
 pub(crate) mod stand_in;
 pub(crate) mod status;
@@ -32,6 +33,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Enqueue(args) => enqueue::run(global, args).await,
         Command::Pop(args) => pop::run(global, &args).await,
         Command::Cancel(args) => cancel::run(global, &args).await,
+        Command::Quota(args) => quota::run(global, &args).await,
         Command::Status(args) => status::run(global, &args).await,
         Command::StandIn(args) => stand_in::run(&args).await,
     };

@@ -22,6 +22,7 @@ mod migrations;
 mod operators;
 mod plans;
 mod quota_limits;
+mod quota_looks;
 mod quota_model;
 mod quota_races;
 mod quota_rates;

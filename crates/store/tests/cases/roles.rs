@@ -51,7 +51,7 @@ pub(crate) const POLL: [&str; 6] = [
     "SELECT result_depth('r')",
     "SELECT listen_results('r')",
 ];
-pub(crate) const DISPATCH: [&str; 9] = [
+pub(crate) const DISPATCH: [&str; 10] = [
     "SELECT dispatch(1, 'a', 1, 1)",
     "SELECT ensure_queue('q')",
     "SELECT channel('queue', 1)",
@@ -61,13 +61,19 @@ pub(crate) const DISPATCH: [&str; 9] = [
     "SELECT tenant_of('{}', '{userid}')",
     "SELECT quota_reap()",
     "SELECT quota_reap_holders('1 minute')",
+    "SELECT quota_saturated()",
 ];
 /// Nobody's but the owner's, or an admin's.
-pub(crate) const ADMINISTER: [&str; 21] = [
+pub(crate) const ADMINISTER: [&str; 26] = [
     "SELECT quota_set('k', 1)",
     "SELECT quota_set_budget('k', 1)",
     "SELECT quota_set_rate('k', 1, '1 minute')",
+    "SELECT quota_remove_rate('k')",
     "SELECT quota_list()",
+    "SELECT quota_controls()",
+    "SELECT quota_slots_used('k')",
+    "SELECT quota_window_used('{}', '{}', '0')",
+    "SELECT quota_prefix_pattern('k')",
     "SELECT quota_holders_of('k')",
     "SELECT quota_admissions_of('k')",
     "SELECT quota_limit('k', '0', 1, NULL)",

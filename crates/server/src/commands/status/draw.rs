@@ -1,11 +1,15 @@
 //! The page that `leasehold status` shows.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
-use leasehold_store::{QueueStatus, Status};
+use leasehold_dispatch::duration;
+use leasehold_store::{QueueStatus, SATURATED_WITHIN, SaturatedKey, Status};
 
 use super::map;
-use crate::monitor::COUNT_BOUND;
+use crate::{age::age, monitor::COUNT_BOUND};
+
+/// From here on there may be more saturated keys than were counted.
+const SATURATED_BOUND: usize = 1000;
 
 /// The whole page, a line end at its end.
 pub(super) fn page(status: &Status) -> String {
@@ -17,6 +21,7 @@ pub(super) fn page(status: &Status) -> String {
         draw_queue(&mut page, queue);
         page.push('\n');
     }
+    draw_saturated(&mut page, status);
     if status.routes.is_empty() {
         page.push_str("No results wait.\n");
     } else {
@@ -51,25 +56,41 @@ fn draw_queue(page: &mut String, queue: &QueueStatus) {
     page.push_str(&map::draw(queue));
 }
 
+/// Nothing where no quota refuses anybody.
+fn draw_saturated(page: &mut String, status: &Status) {
+    let (shown, all) = (status.saturated.len(), status.saturated_keys);
+    if shown == 0 {
+        return;
+    }
+    let of = match usize::try_from(all) {
+        Ok(all) if all > shown => {
+            format!(" (the worst {shown} of {all}{})", if all >= SATURATED_BOUND { " or more" } else { "" })
+        }
+        _ => String::new(),
+    };
+    put(
+        page,
+        format_args!("Saturated quota keys, refused within {}{of}\n", age(SATURATED_WITHIN.as_secs_f64())),
+    );
+    let key_width = status.saturated.iter().map(|k| k.key.chars().count()).max().unwrap_or(0);
+    for key in &status.saturated {
+        put(page, format_args!("  {:<key_width$}  {}\n", key.key, used_of(key)));
+    }
+    page.push('\n');
+}
+
+fn used_of(key: &SaturatedKey) -> String {
+    let limit = key.limit.map_or("-".into(), |limit| limit.to_string());
+    let unit = match key.window_seconds.map(Duration::try_from_secs_f64) {
+        Some(Ok(window)) => format!("in {}", duration::show(window)),
+        _ => "slots".into(),
+    };
+    format!("{:>7} of {limit} {unit}", key.used)
+}
+
 /// A count, which stops at the bound.
 fn count(n: i64) -> String {
     if n >= COUNT_BOUND { format!("{COUNT_BOUND}+") } else { n.to_string() }
-}
-
-/// Two units at most: `850 ms`, `12 s`, `3 m 20 s`, `2 h 5 m`, `4 d 1 h`.
-fn age(seconds: f64) -> String {
-    if seconds < 1.0 {
-        return format!("{:.0} ms", seconds.max(0.0) * 1000.0);
-    }
-    // A float beyond the range of u64 is an age nobody has.
-    let whole = seconds as u64;
-    let (days, hours, minutes) = (whole / 86_400, whole / 3600 % 24, whole / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{whole} s"),
-        (0, 0, minutes) => format!("{minutes} m {} s", whole % 60),
-        (0, hours, minutes) => format!("{hours} h {minutes} m"),
-        (days, hours, _) => format!("{days} d {hours} h"),
-    }
 }
 
 /// Writing to a `String` does not fail.
@@ -83,6 +104,10 @@ mod tests {
 
     use super::*;
 
+    fn without_quotas(queues: Vec<QueueStatus>, routes: Vec<RouteStatus>) -> Status {
+        Status { queues, routes, saturated: Vec::new(), saturated_keys: 0 }
+    }
+
     #[test]
     fn pending_requests_without_a_dispatcher_are_said_plainly() {
         let queue = QueueStatus {
@@ -95,7 +120,7 @@ mod tests {
             partitions: Vec::new(),
         };
         let routes = vec![RouteStatus { route: "replies".into(), waiting: 12 }];
-        let page = page(&Status { queues: vec![queue], routes });
+        let page = page(&without_quotas(vec![queue], routes));
         assert_eq!(
             page,
             "Queue chat\n  10000+ pending, the oldest for 3 m 20 s; 0 in flight; 2 parked\n  NO DISPATCHER serves \
@@ -104,11 +129,27 @@ mod tests {
     }
 
     #[test]
-    fn ages_have_two_units_at_most() {
-        for (seconds, wanted) in
-            [(0.85, "850 ms"), (12.7, "12 s"), (7500.0, "2 h 5 m"), (349_300.0, "4 d 1 h"), (-0.1, "0 ms")]
-        {
-            assert_eq!(age(seconds), wanted);
-        }
+    fn saturated_keys_are_shown_with_what_they_use_of_what() {
+        let key = |key: &str, window_seconds, used, limit| SaturatedKey {
+            key: key.into(),
+            window_seconds,
+            used,
+            limit,
+            refused_seconds: 1.0,
+        };
+        let mut status = without_quotas(Vec::new(), Vec::new());
+        status.saturated = vec![
+            key("quota:userid:alice", None, 4, Some(4)),
+            key("tokens:userid:bob", Some(60.0), 99_000, Some(100_000)),
+        ];
+        status.saturated_keys = 2;
+        assert!(page(&status).contains(
+            "Saturated quota keys, refused within 10 s\n  quota:userid:alice        4 of 4 slots\n  \
+             tokens:userid:bob     99000 of 100000 in 1m\n\n"
+        ));
+        status.saturated_keys = 7;
+        assert!(page(&status).contains("within 10 s (the worst 2 of 7)\n"));
+        status.saturated_keys = 1000;
+        assert!(page(&status).contains("(the worst 2 of 1000 or more)\n"));
     }
 }
