@@ -191,13 +191,14 @@ BEGIN
 END
 $$;
 
--- Takes up to `n` slots of `key` for the holder, and says how many: min(n, limit - slots of live holders).
+-- Takes up to `n` slots of `key` for the holder, and says how many: min(n, limit - slots of live holders). Before that
+-- it gives back `give_back` of its own, down to none.
 --
 -- A holder that seems lapsed is marked so before it is left out of the count. Marking waits for a renewal under way,
 -- and looks again; a renewal that comes after finds the mark. So none is counted as gone and lives on. Its slots go
 -- at once, as they never count again.
 CREATE FUNCTION quota_acquire(holder text, key text, n int DEFAULT 1, max bigint DEFAULT NULL,
-    limit_keys text[] DEFAULT NULL) RETURNS int
+    limit_keys text[] DEFAULT NULL, give_back int DEFAULT 0) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_variable
 DECLARE
@@ -210,6 +211,9 @@ DECLARE
 BEGIN
     PERFORM check_name('holder', holder);
     PERFORM quota_check(key, n, max);
+    IF give_back IS NULL OR give_back < 0 THEN
+        PERFORM fail('LH001', format('give_back must not be null or negative, not %s', coalesce(give_back::text, 'null')));
+    END IF;
     max := quota_limit(key, '0', max, limit_keys);
     LOOP
         SELECT * INTO told FROM quota_keys k WHERE k.key = quota_acquire.key FOR UPDATE;
@@ -231,6 +235,11 @@ BEGIN
         END IF;
     END LOOP;
     at := clock_timestamp();
+    IF give_back > 0 THEN
+        UPDATE quota_slots s SET slots = greatest(0, s.slots - give_back),
+                since = CASE WHEN s.slots > give_back THEN s.since ELSE at END
+            WHERE s.key = quota_acquire.key AND s.holder_id = me;
+    END IF;
     SELECT coalesce(sum(s.slots), 0) INTO used FROM quota_slots s WHERE s.key = quota_acquire.key AND s.slots > 0;
     granted := greatest(0, least(n, max - used));
     IF granted > 0 THEN

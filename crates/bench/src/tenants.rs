@@ -30,7 +30,7 @@ use crate::{cpu, site};
 #[derive(Args, Clone)]
 pub(crate) struct Tenants {
     /// Requests of the large tenant, one run each.
-    #[arg(long, value_delimiter = ',', default_value = "0,1000,10000,100000")]
+    #[arg(long, value_delimiter = ',', default_value = "0,5000,20000,100000")]
     backlogs: Vec<usize>,
     /// Requests of the small tenant.
     #[arg(long, default_value_t = 10)]
@@ -85,14 +85,14 @@ impl Tenants {
         }
         let took = started.elapsed();
         if backlog > 0 {
+            // Until what came before is vacuumed, and counted: idle sessions report after 10 s.
+            tokio::time::sleep(Duration::from_secs(12)).await;
             let database_cpu = cpu::of_postgres(cluster.data_dir())?;
             let (commits, stamps) = site::counted(&watch).await?;
             let before = calls.large.load(Ordering::SeqCst);
             tokio::time::sleep(Duration::from_secs(self.seconds)).await;
             let dispatched = (calls.large.load(Ordering::SeqCst) - before).max(1) as f64;
             let database_cpu = cpu::of_postgres(cluster.data_dir())?.saturating_sub(database_cpu);
-            // Sessions report what they counted once they have been idle for a second.
-            tokio::time::sleep(Duration::from_secs(2)).await;
             let (commits_after, stamps_after) = site::counted(&watch).await?;
             println!(
                 "backlog {backlog}: {:.0} µs of database CPU, {:.2} transactions and {:.2} stamps a dispatched request",

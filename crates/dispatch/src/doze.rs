@@ -7,12 +7,12 @@ use std::time::Duration;
 
 /// Between two looks of a feeder that is awake and found less than it asked for.
 const PAUSE: Duration = Duration::from_millis(5);
-/// So many empty looks in a row, and it goes to sleep.
+/// Of the last 16 looks so many were empty, and it goes to sleep: there were fewer than some 50 finds a second.
 const EMPTY_LOOKS: u32 = 10;
 /// So many wakings in a row with little sleep between, and it stays awake.
 const RESTLESS_WAKINGS: u32 = 16;
-/// A sleep longer than this was one.
-const SLEPT: Duration = Duration::from_millis(50);
+/// A sleep longer than this was one: there are fewer than 100 bells a second.
+const SLEPT: Duration = Duration::from_millis(10);
 
 /// What to do before the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ pub(crate) enum Cause {
 #[derive(Debug, Default)]
 pub(crate) struct Doze {
     asleep: bool,
-    empty_looks: u32,
+    /// The last looks, one bit each: whether they were empty.
+    empty: u16,
     wakings: u32,
 }
 
@@ -51,12 +52,11 @@ impl Doze {
     /// After a look that asked for `asked` (from 1) and found `found`.
     pub(crate) fn step(&mut self, cause: Cause, found: usize, asked: usize) -> Step {
         if found >= asked {
-            self.empty_looks = 0;
             return if self.wake() { Step::AskForQuiet } else { Step::Look };
         }
         if !self.asleep {
-            self.empty_looks = if found == 0 { self.empty_looks + 1 } else { 0 };
-            if self.empty_looks < EMPTY_LOOKS {
+            self.empty = self.empty << 1 | u16::from(found == 0);
+            if self.empty.count_ones() < EMPTY_LOOKS {
                 return Step::Pause(PAUSE);
             }
             self.asleep = true;
@@ -83,7 +83,7 @@ impl Doze {
 
     /// Whether it was asleep.
     fn wake(&mut self) -> bool {
-        self.empty_looks = 0;
+        self.empty = 0;
         std::mem::take(&mut self.asleep)
     }
 }
@@ -128,6 +128,17 @@ mod tests {
             (0..RESTLESS_WAKINGS).map(|_| doze.step(Cause::Bell(Duration::from_millis(1)), 1, 8)).collect();
         assert_eq!(steps.last(), Some(&Step::AskForQuiet));
         assert_eq!(doze.step(Cause::Other, 1, 8), Step::Pause(PAUSE));
+    }
+
+    #[test]
+    fn finds_few_and_far_between_do_not_keep_it_awake() {
+        let mut doze = Doze::default();
+        let found = |look| usize::from(look % 5 == 0);
+        let asked_for_bell =
+            (0..40).find(|look| doze.step(Cause::Other, found(*look), 8) == Step::AskForBell);
+        assert!(asked_for_bell.is_some_and(|look| look < 20), "one look in five finds something");
+        let mut busy = Doze::default();
+        assert!((0..100).all(|look| busy.step(Cause::Other, look % 3, 8) == Step::Pause(PAUSE)));
     }
 
     #[test]

@@ -28,6 +28,8 @@ use tenants::Tenants;
 const NO_ROOM: Duration = Duration::from_millis(50);
 /// Between two looks for cancelled and late requests while there is no room for others.
 const ENDED: Duration = Duration::from_secs(1);
+/// Between two looks for requests without a tenant where others have one.
+const PLAIN: Duration = Duration::from_millis(50);
 /// After a failed poll, doubling up to a second.
 const FAILED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Parked requests made due by one statement.
@@ -54,8 +56,9 @@ pub(crate) struct Feeder {
     tenants: Tenants,
     /// Jobs that the gate makes wait, and those it takes its time with.
     aside: JoinSet<Aside>,
-    /// Whether requests without a tenant are polled first.
+    /// Whether requests without a tenant are polled first, and when again after a look that found none.
     plain_first: bool,
+    plain_due: Instant,
     stop: CancellationToken,
 }
 
@@ -69,7 +72,17 @@ impl Feeder {
         let rng = pool.with_rng(StdRng::from_rng);
         let tenants = Tenants::new(Arc::clone(&served.look), rng);
         let due = Instant::now();
-        Self { served, pool, options, due, tenants, aside: JoinSet::new(), plain_first: false, stop }
+        Self {
+            served,
+            pool,
+            options,
+            due,
+            tenants,
+            aside: JoinSet::new(),
+            plain_first: false,
+            plain_due: due,
+            stop,
+        }
     }
 
     /// Feeds until told to stop. A poll under way is finished first, and what waits at the gate handed back.
@@ -94,7 +107,7 @@ impl Feeder {
                 self.wait_for_room().await;
                 continue;
             }
-            let step = match self.poll(asked).await {
+            let step = match self.poll(asked, cause).await {
                 Ok(polled) => {
                     failed = FAILED.0;
                     batch = batch.saturating_mul(2).min(self.options.batch);
@@ -140,30 +153,44 @@ impl Feeder {
         }
     }
 
-    /// Requests without a tenant and those of tenants, each first in turn.
-    async fn poll(&mut self, asked: u32) -> Result<Vec<Polled>, Error> {
+    /// Requests of tenants and those without, each first in turn. Where there are tenants, others are looked for when
+    /// a bell rang, and now and then.
+    async fn poll(&mut self, asked: u32, cause: Cause) -> Result<Vec<Polled>, Error> {
         if !self.served.has_tenants() {
             return self.served.consumer.poll(asked).await;
         }
-        self.plain_first = !self.plain_first;
-        let first = self.poll_one_kind(self.plain_first, asked).await?;
-        let left = asked.saturating_sub(u32::try_from(first.len()).unwrap_or(u32::MAX));
-        if left == 0 {
-            return Ok(first);
+        if cause == Cause::Other && Instant::now() < self.plain_due {
+            return self.poll_tenants(asked).await;
         }
-        let mut polled = first;
-        match self.poll_one_kind(!self.plain_first, left).await {
-            Ok(second) => polled.extend(second),
-            // What the first brought is ours all the same.
-            Err(error) => self.report(&error),
+        self.plain_first = !self.plain_first;
+        let mut polled = match self.plain_first {
+            true => self.poll_plain(asked).await?,
+            false => self.poll_tenants(asked).await?,
+        };
+        let left = asked.saturating_sub(u32::try_from(polled.len()).unwrap_or(u32::MAX));
+        if left > 0 {
+            let second = match self.plain_first {
+                true => self.poll_tenants(left).await,
+                false => self.poll_plain(left).await,
+            };
+            match second {
+                Ok(second) => polled.extend(second),
+                // What the first brought is ours all the same.
+                Err(error) => self.report(&error),
+            }
         }
         Ok(polled)
     }
 
-    async fn poll_one_kind(&mut self, plain: bool, asked: u32) -> Result<Vec<Polled>, Error> {
-        if plain {
-            return self.served.consumer.poll(asked).await;
+    async fn poll_plain(&mut self, asked: u32) -> Result<Vec<Polled>, Error> {
+        let polled = self.served.consumer.poll(asked).await?;
+        if polled.is_empty() {
+            self.plain_due = Instant::now() + PLAIN;
         }
+        Ok(polled)
+    }
+
+    async fn poll_tenants(&mut self, asked: u32) -> Result<Vec<Polled>, Error> {
         let polled = self.served.consumer.poll_tenants(asked, self.tenants.poll(asked)).await?;
         self.tenants.polled(polled.after, polled.tenants);
         Ok(polled.requests)

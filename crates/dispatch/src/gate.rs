@@ -66,8 +66,6 @@ pub struct Pass {
     pub release: Release,
     /// What the request is classified as; none: left as it was.
     pub class: Option<Class>,
-    /// Tells when more of the same can pass, where the gate knows.
-    pub freed: Option<Freed>,
 }
 
 /// What turns a request away for now.

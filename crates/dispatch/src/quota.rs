@@ -225,8 +225,13 @@ impl Ran for Slots {
         let mut again = true;
         loop {
             let busy = self.holders.current().await?;
-            match self.store.acquire_quota_slots(busy.name(), &quota, n).await {
+            let give_back = busy.take_owed(&limit.key);
+            match self.store.exchange_quota_slots(busy.name(), &quota, give_back, n).await {
                 Ok(granted) => {
+                    // What was taken again is free for nobody else.
+                    if let Ok(freed @ 1..) = u64::try_from(give_back - granted) {
+                        self.releases.fire(&limit.key, freed);
+                    }
                     if let Some(answers) = Holder::answers(&busy, &limit.key, granted, asks.len()) {
                         return Ok(answers);
                     }

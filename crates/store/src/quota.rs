@@ -113,10 +113,25 @@ impl Store {
     /// [`Error::HolderLapsed`] when the holder is not live; nothing was taken then. After another error slots may
     /// have been taken: do not repeat it.
     pub async fn acquire_quota_slots(&self, holder: &str, quota: &Quota<'_>, n: i32) -> Result<i32, Error> {
+        self.exchange_quota_slots(holder, quota, 0, n).await
+    }
+
+    /// Gives back some of the holder's own slots, and then takes up to `n`, in one statement. `n` 0 asks nothing.
+    ///
+    /// # Errors
+    /// As [`Store::acquire_quota_slots`]; nothing was given back either when the holder is not live.
+    pub async fn exchange_quota_slots(
+        &self,
+        holder: &str,
+        quota: &Quota<'_>,
+        give_back: i32,
+        n: i32,
+    ) -> Result<i32, Error> {
         if n == 0 {
             return Ok(0);
         }
-        let params: crate::store::Params<'_> = &[&holder, &quota.key, &n, &quota.max, &quota.limit_keys];
+        let params: crate::store::Params<'_> =
+            &[&holder, &quota.key, &n, &quota.max, &quota.limit_keys, &give_back];
         self.query_one(&statement::QUOTA_ACQUIRE, params).await.and_then(|row| column(&row, 0))
     }
 

@@ -95,9 +95,8 @@ impl Feeder {
     fn follow(&mut self, mut job: Job, decision: Decision, fared: &mut Fared) -> bool {
         decision.count(&*self.served.gate);
         match decision {
-            Decision::Continue(mut pass) => {
+            Decision::Continue(pass) => {
                 fared.passed += 1;
-                fared.freed = pass.freed.take().or(fared.freed.take());
                 job.passed(pass);
                 self.pool.push(job);
                 false

@@ -57,8 +57,6 @@ pub(super) struct Fared {
     pub(super) passed: u32,
     /// The last that did not.
     pub(super) turned: Option<Turned>,
-    /// Tells when more can pass.
-    pub(super) freed: Option<Freed>,
 }
 
 impl Tenants {
@@ -118,30 +116,34 @@ impl Tenants {
     }
 
     /// What the gate said of what the poll brought.
-    pub(super) fn learn(&mut self, mut fared: HashMap<String, Fared>) {
+    pub(super) fn learn(&mut self, fared: HashMap<String, Fared>) {
         let now = Instant::now();
-        let look = &self.look;
         self.turned.retain(|tenant, entry| {
             let (freed, probe) = std::mem::take(&mut entry.asked);
-            let here = fared.get_mut(tenant).filter(|fared| fared.turned.is_none());
-            match here {
-                // Everything passed.
-                Some(fared) => {
-                    if let Some(freed) = fared.freed.take() {
-                        freed.wake(look);
-                        entry.freed = Some(freed);
+            match fared.get(tenant) {
+                // Its limit is reached: sooner than thought where more passed than were freed.
+                Some(Fared { passed, turned: Some(_) }) => {
+                    if *passed > freed {
+                        entry.backoff = BACKOFF.0;
                     }
-                    if probe > 0 && fared.passed >= freed + probe {
+                    true
+                }
+                // Everything passed. What was freed meanwhile is still to come.
+                Some(Fared { passed, turned: None }) if *passed >= freed + probe => {
+                    if let Some(counter) = &mut entry.freed {
+                        counter.consume(u64::from(freed));
+                    }
+                    if probe > 0 {
                         entry.probe = probe.saturating_mul(2);
                         entry.backoff = BACKOFF.0;
                     }
                     entry.probe <= FREE
                 }
-                // It has nothing for us.
-                None => freed + probe == 0 || fared.contains_key(tenant),
+                // It has no more for us than could pass.
+                _ => freed + probe == 0,
             }
         });
-        for (tenant, Fared { passed, turned, .. }) in fared {
+        for (tenant, Fared { turned, .. }) in fared {
             let Some(turned) = turned else { continue };
             let entry = self.turned.entry(tenant).or_insert(Entry {
                 until: now,
@@ -152,7 +154,7 @@ impl Tenants {
             });
             let wait = turned.after.map_or(entry.backoff, |after| after.min(LONGEST));
             entry.until = now + wait.mul_f64(self.rng.random_range(1.0..1.25));
-            entry.backoff = if passed > 0 { BACKOFF.0 } else { (entry.backoff * 2).min(BACKOFF.1) };
+            entry.backoff = (entry.backoff * 2).min(BACKOFF.1);
             entry.probe = 1;
             if let Some(freed) = &turned.freed {
                 freed.wake(&self.look);

@@ -66,7 +66,7 @@ impl Aimd {
         }
         state.under_way += 1;
         let release = Release::of(Slot(Arc::clone(&self.shared)));
-        Decision::Continue(Pass { release, freed, class: None })
+        Decision::Continue(Pass { release, class: None })
     }
 }
 

@@ -25,7 +25,6 @@ impl Gate for Composite {
                     Decision::Continue(pass) => {
                         asked.class = pass.class.or(asked.class);
                         passed.class = pass.class.or(passed.class);
-                        passed.freed = passed.freed.or(pass.freed);
                         passed.release.and(pass.release);
                     }
                     turned => return turned,

@@ -57,11 +57,10 @@ impl LocalConcurrency {
         let freed = Some(self.shared.freed.follow());
         let take = |under_way| (under_way < self.limit).then_some(under_way + 1);
         match self.shared.under_way.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
-            Ok(_) => Decision::Continue(Pass {
-                release: Release::of(Slot(Arc::clone(&self.shared))),
-                freed,
-                ..Pass::default()
-            }),
+            Ok(_) => {
+                let release = Release::of(Slot(Arc::clone(&self.shared)));
+                Decision::Continue(Pass { release, class: None })
+            }
             Err(_) => Decision::Refuse(Turned { freed, ..Turned::by(self.name()) }),
         }
     }

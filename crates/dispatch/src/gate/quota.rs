@@ -61,17 +61,14 @@ impl QuotaGate {
         };
         let decision = match self.mode {
             QuotaMode::Concurrency => match self.client.acquire(&limit).await {
-                Ok(acquired) => {
-                    let freed = Some(acquired.freed);
-                    match acquired.grant {
-                        Some(grant) => Decision::Continue(Pass {
-                            release: Release::of(Slot { _grant: grant }),
-                            freed,
-                            class: None,
-                        }),
-                        None => Decision::Refuse(Turned { freed, ..Turned::by(self.name()) }),
+                Ok(acquired) => match acquired.grant {
+                    Some(grant) => {
+                        Decision::Continue(Pass { release: Release::of(Slot { _grant: grant }), class: None })
                     }
-                }
+                    None => {
+                        Decision::Refuse(Turned { freed: Some(acquired.freed), ..Turned::by(self.name()) })
+                    }
+                },
                 Err(error) => Decision::Fail(Failed::by(self.name(), &error)),
             },
             QuotaMode::Rate => match self.client.admit(&limit, self.window, 1).await {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold_store::Error;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::yield_now};
 
 use super::lock;
 
@@ -79,7 +79,10 @@ impl<R: Ran> Coalescer<R> {
 impl<R: Ran> Shared<R> {
     async fn serve(&self, terms: R::Terms) {
         let mut unfinished = Unfinished(Some((self, &terms)));
-        while let Some((asks, replies)) = self.next(&terms) {
+        loop {
+            // Whoever was woken together with the first asks before the statement goes.
+            yield_now().await;
+            let Some((asks, replies)) = self.next(&terms) else { break };
             match self.asker.run(&terms, &asks).await {
                 // An answer whose asker has gone is dropped here, and undoes itself.
                 Ok(answers) => std::iter::zip(replies, answers).for_each(|(reply, answer)| {

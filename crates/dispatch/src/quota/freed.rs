@@ -32,6 +32,11 @@ impl Freed {
         self.counter.total.load(Ordering::SeqCst) - self.seen
     }
 
+    /// So many of them have been used: they are counted no more.
+    pub fn consume(&mut self, count: u64) {
+        self.seen += count.min(self.count());
+    }
+
     /// Waits for the first. Cancel safe.
     pub async fn wait(&self) {
         loop {

@@ -18,6 +18,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Releases, lock};
 
+/// Slots given back within so long share a statement.
+const TOGETHER: Duration = Duration::from_millis(1);
+
 /// A slot. It is given back when it is dropped, once, whatever the path out.
 #[derive(Debug)]
 pub struct Grant {
@@ -63,6 +66,11 @@ pub(super) struct Busy(Arc<Holder>);
 impl Busy {
     pub(super) fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Slots of the key that are to be given back: by the statement that asks for others.
+    pub(super) fn take_owed(&self, key: &str) -> i32 {
+        lock(&self.0.state).owed.remove(key).unwrap_or(0)
     }
 
     pub(super) fn retire(&self, reason: &'static str) {
@@ -300,6 +308,8 @@ impl Keeper {
                 () = self.holder.changed.notified() => {}
                 () = sleep(self.ttl / 3) => { self.holder.retire_idle(self.ttl); }
             }
+            // What is given back together goes together, or with a statement that asks for more.
+            sleep(TOGETHER).await;
             let owed = self.holder.take_owed();
             if owed.is_empty() {
                 continue;

@@ -80,15 +80,15 @@ async fn tries_that_pass_double_until_the_tenant_is_free() {
 async fn as_many_are_asked_for_as_were_given_back() {
     let mut tenants = tenants();
     let source = Source::default();
-    let refused = |freed| Fared {
-        turned: Some(Turned { freed: Some(freed), ..Turned::by("gate") }),
-        ..Fared::default()
-    };
-    learn(&mut tenants, [("a", refused(source.follow()))]);
+    let turned = Turned { freed: Some(source.follow()), ..Turned::by("gate") };
+    learn(&mut tenants, [("a", Fared { turned: Some(turned), ..Fared::default() })]);
     source.fire(3);
     assert_eq!(cap(&mut tenants, "a"), Some(3));
     // They passed, and what is given back from then on counts anew.
-    learn(&mut tenants, [("a", Fared { passed: 3, freed: Some(source.follow()), ..Fared::default() })]);
+    source.fire(1);
+    learn(&mut tenants, [("a", passed(3))]);
+    assert_eq!(cap(&mut tenants, "a"), Some(1), "it came while they were asked for");
+    learn(&mut tenants, [("a", passed(1))]);
     assert_eq!(cap(&mut tenants, "a"), Some(0));
     source.fire(1);
     assert_eq!(cap(&mut tenants, "a"), Some(1));

@@ -73,7 +73,7 @@ impl Counted {
         state.credit -= 1;
         state.unseen += 1;
         let passed = Passed { shared: Arc::clone(&self.shared), reading: state.reading, sent: false };
-        Decision::Continue(Pass { release: Release::of(passed), freed, class: None })
+        Decision::Continue(Pass { release: Release::of(passed), class: None })
     }
 }
 
