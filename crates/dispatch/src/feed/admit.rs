@@ -1,6 +1,6 @@
 //! What the gate of a queue says of what a poll brought, and what becomes of it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::{task::JoinError, time::sleep};
@@ -10,7 +10,7 @@ use super::{Feeder, tenants::Fared};
 use crate::{
     backend::ErrorCode,
     consumer::Polled,
-    gate::{Decision, Patience, Turned},
+    gate::{Decision, Failed, Gate, Patience, Turned},
     job::{Job, Verdict, decode, dropped, failed},
     pool::Pool,
 };
@@ -149,7 +149,9 @@ impl Feeder {
                 self.tenants.waited(&decided.0.polled.request.tenant);
                 self.follow_all(vec![*decided]);
             }
-            Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a gate panicked"),
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "what was set aside is lost")
+            }
         }
     }
 }
@@ -163,9 +165,14 @@ pub(super) enum Aside {
 }
 
 async fn decide(n: usize, job: Job) -> (usize, Job, Decision) {
-    let gate = Arc::clone(&job.served.gate);
-    let decision = gate.decide(job.asked()).await;
+    let decision = ask(&*job.served.gate, &job).await;
     (n, job, decision)
+}
+
+/// A gate that panics has failed: its request must not be left behind.
+async fn ask(gate: &dyn Gate, job: &Job) -> Decision {
+    let decided = AssertUnwindSafe(gate.decide(job.asked())).catch_unwind().await;
+    decided.unwrap_or_else(|_| Decision::Fail(Failed { by: gate.name(), message: "it panicked".into() }))
 }
 
 /// Asks the gate until it decides. What waits is handed back when the feeder stops.
@@ -183,7 +190,7 @@ async fn wait_at_gate(pool: Arc<Pool>, mut job: Job, mut turned: Turned, stop: C
         if let Some(verdict) = job.outcome_while_waiting() {
             return job.settle(verdict);
         }
-        let decision = gate.decide(job.asked()).await;
+        let decision = ask(&*gate, &job).await;
         decision.count(&*gate);
         match decision {
             Decision::Wait(again) => turned = again,
