@@ -257,6 +257,104 @@ BEGIN
 END
 $$;
 
+-- As quota_acquire, for many keys, each given once: what was granted of each. A limit in the database counts where
+-- `default_keys[i]` is not null: the key's own, else that of the default. A key that another transaction holds is not
+-- waited for: null, and nothing was done about it.
+CREATE FUNCTION quota_acquire_many(holder text, keys text[], ns int[], maxes bigint[], default_keys text[],
+    give_backs int[]) RETURNS int[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+#variable_conflict use_variable
+DECLARE
+    me bigint;
+    other bigint;
+    gone bigint[] := '{}';
+    missing text[];
+    one text;
+    locked text[];
+    granted int[];
+    waits text := current_setting('lock_timeout');
+    at timestamptz;
+BEGIN
+    PERFORM check_name('holder', holder);
+    IF cardinality(keys) IS NULL OR cardinality(ns) IS DISTINCT FROM cardinality(keys)
+        OR cardinality(maxes) IS DISTINCT FROM cardinality(keys) OR cardinality(give_backs) IS DISTINCT FROM cardinality(keys)
+        OR cardinality(default_keys) IS DISTINCT FROM cardinality(keys) THEN
+        PERFORM fail('LH001', 'keys, ns, maxes, default_keys and give_backs must have as many elements as each other');
+    ELSIF array_position(maxes, NULL) IS NOT NULL OR array_position(give_backs, NULL) IS NOT NULL OR NOT 0 <= ALL (give_backs) THEN
+        PERFORM fail('LH001', 'maxes and give_backs must not be null, nor give_backs negative');
+    ELSIF EXISTS (SELECT FROM unnest(keys) AS k (key) GROUP BY k.key HAVING count(*) > 1) THEN
+        PERFORM fail('LH001', 'keys must be given once each');
+    END IF;
+    -- A cheap look at all, and a thorough one at the first and at whatever may be wrong.
+    PERFORM quota_check(a.key, a.n, a.max) FROM unnest(keys, ns, maxes) WITH ORDINALITY AS a (key, n, max, i)
+        WHERE a.i = 1 OR a.key IS NULL OR octet_length(a.key) NOT BETWEEN 1 AND 1024 OR a.key ~ '[[:cntrl:]]'
+            OR a.n IS NULL OR a.n < 1 OR a.max NOT BETWEEN 0 AND 1000000000000;
+    missing := ARRAY(SELECT a.key FROM unnest(keys) AS a (key)
+        WHERE NOT EXISTS (SELECT FROM quota_keys k WHERE k.key = a.key) ORDER BY a.key);
+    IF missing <> '{}' THEN
+        BEGIN -- nor for one that another transaction is just making: then they are made one by one, but for that
+            PERFORM set_config('lock_timeout', '20ms', true);
+            INSERT INTO quota_keys (key) SELECT m.key FROM unnest(missing) AS m (key)
+                ON CONFLICT ON CONSTRAINT quota_keys_pkey DO NOTHING;
+            PERFORM set_config('lock_timeout', waits, true);
+        EXCEPTION WHEN lock_not_available THEN -- which undoes the setting, too
+            FOREACH one IN ARRAY missing LOOP
+                BEGIN
+                    PERFORM set_config('lock_timeout', '5ms', true);
+                    INSERT INTO quota_keys (key) VALUES (one) ON CONFLICT ON CONSTRAINT quota_keys_pkey DO NOTHING;
+                    PERFORM set_config('lock_timeout', waits, true);
+                EXCEPTION WHEN lock_not_available THEN NULL;
+                END;
+            END LOOP;
+        END;
+    END IF;
+    locked := ARRAY(SELECT k.key FROM quota_keys k WHERE k.key = ANY (keys) FOR UPDATE SKIP LOCKED);
+    SELECT h.holder_id INTO me FROM quota_holders h
+        WHERE h.name = holder AND NOT h.lapsed AND h.expires_at > clock_timestamp();
+    IF me IS NULL THEN
+        PERFORM fail('LH005', format('holder "%s" has lapsed, or was never registered', holder));
+    END IF;
+    FOR other IN SELECT DISTINCT s.holder_id FROM quota_slots s LEFT JOIN quota_holders h ON h.holder_id = s.holder_id
+            WHERE s.key = ANY (locked) AND s.slots > 0
+                AND (h.holder_id IS NULL OR h.lapsed OR h.expires_at <= clock_timestamp())
+            ORDER BY s.holder_id LOOP
+        UPDATE quota_holders h SET lapsed = true WHERE h.holder_id = other AND h.expires_at <= clock_timestamp();
+        IF FOUND OR NOT EXISTS (SELECT FROM quota_holders h WHERE h.holder_id = other) THEN
+            gone := gone || other;
+        END IF;
+    END LOOP;
+    IF gone <> '{}' THEN
+        DELETE FROM quota_slots s WHERE s.key = ANY (locked) AND s.holder_id = ANY (gone);
+    END IF;
+    at := clock_timestamp();
+    WITH used AS MATERIALIZED (
+        SELECT s.key, sum(s.slots) AS slots, coalesce(sum(s.slots) FILTER (WHERE s.holder_id = me), 0) AS mine
+        FROM quota_slots s WHERE s.key = ANY (locked) AND s.slots > 0 GROUP BY s.key
+    ), asked AS MATERIALIZED (
+        SELECT a.key, a.n, a.i, o.key IS NOT NULL AS ours, coalesce(u.slots, 0) AS slots,
+            least(a.give_back, coalesce(u.mine, 0)) AS back,
+            CASE WHEN a.default_key IS NULL THEN a.max ELSE coalesce(
+                (SELECT l.max FROM quota_limits l WHERE l.key = a.key AND l.window_length = '0'),
+                (SELECT l.max FROM quota_limits l WHERE l.key = a.default_key AND l.window_length = '0'), a.max) END AS max
+        FROM unnest(keys, ns, maxes, default_keys, give_backs) WITH ORDINALITY AS a (key, n, max, default_key, give_back, i)
+            LEFT JOIN unnest(locked) AS o (key) ON o.key = a.key LEFT JOIN used u ON u.key = a.key
+    ), told AS MATERIALIZED (
+        SELECT a.*, CASE WHEN a.ours THEN greatest(0, least(a.n, a.max - a.slots + a.back))::int END AS granted FROM asked a
+    ), taken AS (
+        INSERT INTO quota_slots AS s (key, holder_id, slots, since)
+        SELECT t.key, me, t.granted - t.back, at FROM told t WHERE t.ours AND t.granted <> t.back
+        ON CONFLICT ON CONSTRAINT quota_slots_pkey DO UPDATE SET slots = greatest(0, s.slots + excluded.slots),
+            since = CASE WHEN s.slots > 0 AND s.slots + excluded.slots > 0 THEN s.since ELSE excluded.since END
+    ), remembered AS (
+        UPDATE quota_keys k SET max = t.max, refused_at = CASE WHEN t.granted < t.n THEN at ELSE k.refused_at END
+        FROM told t WHERE t.ours AND k.key = t.key AND (k.max IS DISTINCT FROM t.max
+            OR t.granted < t.n AND (k.refused_at IS NULL OR k.refused_at < at - interval '1 second'))
+    )
+    SELECT array_agg(t.granted ORDER BY t.i) INTO granted FROM told t;
+    RETURN coalesce(granted, '{}');
+END
+$$;
+
 -- Gives back `counts[i]` of the holder's own slots of `keys[i]`, down to none. Rows are locked in key order.
 CREATE FUNCTION quota_release(holder text, keys text[], counts int[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

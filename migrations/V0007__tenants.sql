@@ -544,6 +544,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     ), gated (privilege, objects) AS (VALUES
         ('EXECUTE', 'FUNCTION %1$I.quota_register(text, interval), %1$I.quota_renew(text, interval),
             %1$I.quota_delete(text), %1$I.quota_acquire(text, text, int, bigint, text[], int),
+            %1$I.quota_acquire_many(text, text[], int[], bigint[], text[], int[]),
             %1$I.quota_release(text, text[], int[]), %1$I.quota_admit(text, int, bigint, interval, text[]),
             %1$I.quota_admit_parts(text, bigint[], bigint, interval, text[]),
             %1$I.quota_settle(text, interval, timestamptz[], bigint[]), %1$I.quota_take(text, int, interval),

@@ -44,6 +44,20 @@ pub(crate) struct Tenants {
     /// Seconds for which the cost of the large tenant's requests is measured.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
+    /// Instead: so many tenants with twenty requests each, all there from the beginning, and calls that take no time.
+    #[arg(long)]
+    crowd: Option<usize>,
+}
+
+/// How a crowd of tenants is served.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Crowd {
+    /// Not told apart.
+    Plain,
+    /// In turns, without a limit.
+    Turns,
+    /// In turns, each with a limit.
+    Limited,
 }
 
 #[derive(Default)]
@@ -55,6 +69,15 @@ struct Calls {
 impl Tenants {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let mut cluster = site::start(&[]).await?;
+        if let Some(crowd) = self.crowd {
+            for (n, kind) in [Crowd::Plain, Crowd::Turns, Crowd::Limited].repeat(2).into_iter().enumerate() {
+                let database = format!("crowd_{n}");
+                cluster.create_database(&database).await?;
+                self.crowd(&cluster, &database, crowd, kind).await?;
+            }
+            cluster.stop().await?;
+            return Ok(());
+        }
         let mut alone = None;
         for (n, backlog) in self.backlogs.iter().enumerate() {
             let database = format!("run_{n}");
@@ -74,7 +97,7 @@ impl Tenants {
         store.migrate().await?;
         let watch = site::connect(url).await?;
         let calls = Arc::new(Calls::default());
-        let dispatcher = self.dispatcher(&store, &calls).await?;
+        let dispatcher = self.dispatcher(&store, &calls, true).await?;
         for chunk in vec![(); backlog].chunks(1000) {
             store.enqueue(&of("large", chunk.len())).await?;
         }
@@ -108,12 +131,52 @@ impl Tenants {
         Ok(took)
     }
 
-    async fn dispatcher(&self, store: &Store, calls: &Arc<Calls>) -> anyhow::Result<Dispatcher> {
+    #[expect(clippy::cast_precision_loss, reason = "rates")]
+    async fn crowd(
+        &self,
+        cluster: &Cluster,
+        database: &str,
+        crowd: usize,
+        kind: Crowd,
+    ) -> anyhow::Result<()> {
+        const EACH: usize = 20;
+        let store = Store::open(&cluster.url(database), &StoreOptions::default())?;
+        store.migrate().await?;
+        if kind != Crowd::Plain {
+            store.configure_queue("bench", &json!({ "tenant_attributes": ["userid"] })).await?;
+        }
+        for n in 0..EACH {
+            let requests: Vec<_> = (0..crowd).flat_map(|tenant| of(&format!("tenant {tenant}"), 1)).collect();
+            store.enqueue(&requests).await.with_context(|| format!("round {n}"))?;
+        }
+        let all = (crowd * EACH) as u64;
+        let calls = Arc::new(Calls::default());
+        let sizes = Self { call: 0, ..self.clone() };
+        let (started, database_cpu) = (Instant::now(), cpu::of_postgres(cluster.data_dir())?);
+        let dispatcher = sizes.dispatcher(&store, &calls, kind == Crowd::Limited).await?;
+        while calls.large.load(Ordering::SeqCst) < all {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let database_cpu = cpu::of_postgres(cluster.data_dir())?.saturating_sub(database_cpu);
+        println!(
+            "{crowd} tenants, {kind:?}: {:.0} requests/s, {:.0} µs of database CPU a request",
+            all as f64 / seconds,
+            database_cpu.as_secs_f64() * 1e6 / all as f64
+        );
+        dispatcher.drain().await;
+        store.close().await;
+        Ok(())
+    }
+
+    async fn dispatcher(&self, store: &Store, calls: &Arc<Calls>, gated: bool) -> anyhow::Result<Dispatcher> {
         let (counted, call) = (Arc::clone(calls), Duration::from_millis(self.call));
         let backend: Arc<dyn Backend> = Arc::new(move |request: Call| {
             let calls = Arc::clone(&counted);
             async move {
-                tokio::time::sleep(call).await;
+                if !call.is_zero() {
+                    tokio::time::sleep(call).await;
+                }
                 let small = request.metadata.get("userid").is_some_and(|tenant| tenant == "small");
                 if small { &calls.small } else { &calls.large }.fetch_add(1, Ordering::SeqCst);
                 Outcome::Success(Answer {
@@ -137,14 +200,18 @@ impl Tenants {
             queues: vec![QueueConfig {
                 name: "bench".into(),
                 pool: "p".into(),
-                gate: GateConfig::Quota {
-                    attribute: "userid".into(),
-                    mode: QuotaMode::Concurrency,
-                    limit: self.limit,
-                    limits: Limits::Config,
-                    window: Duration::from_secs(60),
-                    prefix: "quota:".into(),
-                    gating: Gating::Blocking,
+                gate: if !gated {
+                    GateConfig::default()
+                } else {
+                    GateConfig::Quota {
+                        attribute: "userid".into(),
+                        mode: QuotaMode::Concurrency,
+                        limit: self.limit,
+                        limits: Limits::Config,
+                        window: Duration::from_secs(60),
+                        prefix: "quota:".into(),
+                        gating: Gating::Blocking,
+                    }
                 },
                 tier: Tier::default(),
                 class: Class::default(),

@@ -30,6 +30,7 @@ mod coalesce;
 mod freed;
 mod holder;
 mod settle;
+mod slots;
 
 use std::{
     collections::HashMap,
@@ -49,9 +50,10 @@ pub use freed::Freed;
 use freed::Releases;
 pub(crate) use freed::Source;
 pub use holder::Grant;
-use holder::{Holder, Holders};
+use holder::Holders;
 pub use settle::Admission;
 use settle::Settler;
+use slots::Slots;
 
 /// What to limit, and by what.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -204,54 +206,6 @@ async fn answer<T>(key: &str, answer: oneshot::Receiver<Result<T, Arc<Error>>>) 
 impl Limit {
     fn keys(&self) -> Vec<&str> {
         self.limit_keys.iter().map(String::as_str).collect()
-    }
-}
-
-struct Slots {
-    store: Store,
-    holders: Holders,
-    releases: Arc<Releases>,
-}
-
-impl Ran for Slots {
-    type Terms = Limit;
-    type Ask = ();
-    type Answer = Option<Grant>;
-
-    async fn run(&self, limit: &Limit, asks: &[()]) -> Result<Vec<Option<Grant>>, Error> {
-        let n = i32::try_from(asks.len()).unwrap_or(i32::MAX);
-        let keys = limit.keys();
-        let quota = Quota { key: &limit.key, max: limit.max, limit_keys: &keys };
-        let mut again = true;
-        loop {
-            let busy = self.holders.current().await?;
-            let give_back = busy.take_owed(&limit.key);
-            match self.store.exchange_quota_slots(busy.name(), &quota, give_back, n).await {
-                Ok(granted) => {
-                    // What was taken again is free for nobody else.
-                    if let Ok(freed @ 1..) = u64::try_from(give_back - granted) {
-                        self.releases.fire(&limit.key, freed);
-                    }
-                    if let Some(answers) = Holder::answers(&busy, &limit.key, granted, asks.len()) {
-                        return Ok(answers);
-                    }
-                }
-                // It says that nothing was taken.
-                Err(Error::HolderLapsed(_)) => busy.lapse(),
-                // The slots may have been taken: only the holder's end can free them.
-                Err(error) => {
-                    busy.retire("lost grant");
-                    return Err(error);
-                }
-            }
-            // Another holder may be asked, once: the leases are too short for this database otherwise.
-            if !std::mem::take(&mut again) {
-                return Err(Error::HolderLapsed(format!(
-                    "holder \"{}\" lapsed while it was asked",
-                    busy.name()
-                )));
-            }
-        }
     }
 }
 

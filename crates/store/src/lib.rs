@@ -25,7 +25,9 @@ pub use listen::{Bell, Listener};
 pub use migrate::{MigrationReport, SCHEMA_VERSION};
 pub use partition::{Acquired, Heartbeat, Lease, PARTITIONS, partition_of};
 pub use queue::QueueSettings;
-pub use quota::{Admitted, LeasedRate, Quota, QuotaAdmissions, QuotaControl, QuotaSlots, QuotaUse};
+pub use quota::{
+    Admitted, LeasedRate, Quota, QuotaAdmissions, QuotaControl, QuotaSlots, QuotaUse, SlotExchange,
+};
 pub use request::{
     Backlog, Deferral, Dispatched, Enqueued, Envelope, Flight, NewRequest, Promotion, RequestState,
     RequestStatus, Reset, Retry, Stamp, Stamped, TENANT_VISITS, TenantBatch, TenantPoll,

@@ -25,6 +25,21 @@ pub struct Quota<'a> {
     pub limit_keys: &'a [&'a str],
 }
 
+/// What to give back of a key's slots, and then to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotExchange<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// The limit, unless there is one in the database that counts.
+    pub max: i64,
+    /// A limit in the database counts: the key's own, else this one's. None: it does not.
+    pub default_key: Option<&'a str>,
+    /// Of the holder's own, down to none; from 0.
+    pub give_back: i32,
+    /// From 1.
+    pub n: i32,
+}
+
 /// What [`Store::admit_quota`] granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
@@ -133,6 +148,28 @@ impl Store {
         let params: crate::store::Params<'_> =
             &[&holder, &quota.key, &n, &quota.max, &quota.limit_keys, &give_back];
         self.query_one(&statement::QUOTA_ACQUIRE, params).await.and_then(|row| column(&row, 0))
+    }
+
+    /// As [`Store::exchange_quota_slots`] for many keys, each given once: what was granted of each. None: another
+    /// transaction holds the key, which is not waited for, and nothing was done about it. Nothing asked: no statement.
+    ///
+    /// # Errors
+    /// As [`Store::exchange_quota_slots`].
+    pub async fn exchange_slots_of_many(
+        &self,
+        holder: &str,
+        exchanges: &[SlotExchange<'_>],
+    ) -> Result<Vec<Option<i32>>, Error> {
+        if exchanges.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<&str> = exchanges.iter().map(|e| e.key).collect();
+        let ns: Vec<i32> = exchanges.iter().map(|e| e.n).collect();
+        let maxes: Vec<i64> = exchanges.iter().map(|e| e.max).collect();
+        let default_keys: Vec<Option<&str>> = exchanges.iter().map(|e| e.default_key).collect();
+        let give_backs: Vec<i32> = exchanges.iter().map(|e| e.give_back).collect();
+        let params: crate::store::Params<'_> = &[&holder, &keys, &ns, &maxes, &default_keys, &give_backs];
+        self.query_one(&statement::QUOTA_ACQUIRE_MANY, params).await.and_then(|row| column(&row, 0))
     }
 
     /// Gives back `counts[i]` of the holder's own slots of `keys[i]`, down to none.

@@ -61,6 +61,7 @@ statements! {
     QUOTA_RENEW = "quota/renew";
     QUOTA_DELETE = "quota/delete";
     QUOTA_ACQUIRE = "quota/acquire";
+    QUOTA_ACQUIRE_MANY = "quota/acquire_many";
     QUOTA_RELEASE = "quota/release";
     QUOTA_ADMIT = "quota/admit";
     QUOTA_SETTLE = "quota/settle";

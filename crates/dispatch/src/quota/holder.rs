@@ -73,6 +73,14 @@ impl Busy {
         lock(&self.0.state).owed.remove(key).unwrap_or(0)
     }
 
+    /// They could not be.
+    pub(super) fn owe(&self, key: &str, count: i32) {
+        let mut state = lock(&self.0.state);
+        if count > 0 && !state.retired {
+            *state.owed.entry(key.into()).or_default() += count;
+        }
+    }
+
     pub(super) fn retire(&self, reason: &'static str) {
         self.0.retire(reason);
     }

@@ -224,3 +224,35 @@ async fn the_count_is_the_keys_whatever_the_limit() {
     assert_eq!((two.len(), five.len()), (2, 3));
     assert_eq!(acquire_all(&client, &Limit::new("other", 2)).await.len(), 2);
 }
+
+/// Many keys at once share statements, and so do their releases; a key that somebody holds is waited for by those alone
+/// who ask for it.
+#[tokio::test]
+async fn many_keys_share_statements_and_one_that_is_locked_holds_up_nobody_else() {
+    let site = Site::new().await;
+    let (client, proxy) = site.behind_proxy(LONG).await;
+    site.store.register_quota_holder("elsewhere", LONG).await.unwrap();
+    site.sql.batch_execute("BEGIN; SELECT quota_acquire('elsewhere', 'k7', 1, 2)").await.unwrap();
+    let limits: Vec<Limit> = (0..300).map(|n| Limit::new(format!("k{n}"), 2)).collect();
+    let locked = client.acquire(&limits[7]);
+    let others = limits.iter().enumerate().filter(|(n, _)| *n != 7).map(|(_, limit)| client.acquire(limit));
+    let others = join_all(others);
+    tokio::pin!(locked, others);
+    let granted: Vec<_> = tokio::select! {
+        _ = &mut locked => panic!("somebody holds the key"),
+        others = &mut others => others.into_iter().map(|other| other.unwrap().grant.unwrap()).collect(),
+    };
+    let statements = proxy.statements_matching("Store::exchange_slots_of_many")
+        + proxy.statements_matching("Store::acquire_quota_slots");
+    assert!(statements <= 6, "{statements} statements for 300 keys");
+    site.sql.batch_execute("COMMIT").await.unwrap();
+    let last = locked.await.unwrap().grant.expect("one of two was free");
+    drop((granted, last));
+    until("all are given back", PATIENCE, async || {
+        let sql = "SELECT sum(slots)::bigint FROM quota_slots";
+        site.store.quota_holders_of("k8").await.unwrap().is_empty()
+            && site.sql.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    assert!(proxy.statements_matching("Store::release_quota_slots") <= 6);
+}

@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use futures_util::future::join_all;
 use leasehold_dispatch::quota::{Grant, Limit, QuotaClient};
 use leasehold_testkit::{proxy::FaultProxy, wait::until};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -87,7 +88,18 @@ async fn take_step(
 ) {
     let limit = Limit::new(key, max);
     match rng.random_range(0..100) {
-        0..45 => {
+        // All keys at once, and more that nobody else has: in one statement.
+        0..12 => {
+            let more = (0..3).map(|n| Limit::new(format!("own {at} {n}"), 1));
+            let all: Vec<Limit> = KEYS.iter().map(|(key, max)| Limit::new(*key, *max)).chain(more).collect();
+            let acquired = join_all(all.iter().map(|limit| processes[at].client.acquire(limit))).await;
+            for ((key, _), acquired) in std::iter::zip(KEYS, acquired) {
+                if let Ok(acquired) = acquired {
+                    processes[at].grants.entry(key).or_default().extend(acquired.grant);
+                }
+            }
+        }
+        12..45 => {
             if let Ok(acquired) = processes[at].client.acquire(&limit).await {
                 processes[at].grants.entry(key).or_default().extend(acquired.grant);
             }
@@ -103,7 +115,8 @@ async fn take_step(
             let patience = Duration::from_micros(rng.random_range(0..3000));
             let _ = timeout(patience, processes[at].client.acquire(&limit)).await;
         }
-        82..86 => drop(processes[at].proxy.lose_reply_matching("Store::acquire_quota_slots")),
+        82..84 => drop(processes[at].proxy.lose_reply_matching("Store::acquire_quota_slots")),
+        84..86 => drop(processes[at].proxy.lose_reply_matching("Store::exchange_slots_of_many")),
         86..89 => drop(processes[at].proxy.lose_reply_matching("Store::release_quota_slots")),
         89..91 => drop(processes[at].proxy.fail_before_matching("Store::release_quota_slots")),
         91..93 => drop(processes[at].proxy.lose_reply_matching("Store::delete_quota_holder")),

@@ -23,6 +23,7 @@ mod operators;
 mod plans;
 mod quota_limits;
 mod quota_looks;
+mod quota_many;
 mod quota_model;
 mod quota_races;
 mod quota_rates;

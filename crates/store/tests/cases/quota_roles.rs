@@ -8,10 +8,11 @@ use crate::{
 };
 
 /// Whoever is limited calls these: a dispatcher, or a program in any language.
-pub(crate) const GATE: [&str; 10] = [
+pub(crate) const GATE: [&str; 11] = [
     "SELECT quota_register('h', '1 minute')",
     "SELECT quota_renew('h', '1 minute')",
     "SELECT quota_acquire('h', 'k', 1, 1)",
+    "SELECT quota_acquire_many('h', '{k}', '{1}', '{1}', '{NULL}', '{0}')",
     "SELECT quota_release('h', '{k}', '{1}')",
     "SELECT quota_delete('h')",
     "SELECT quota_admit('k', 1, 1)",
