@@ -67,13 +67,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 impl Saturate {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let statements: &[_] = match self.statements {
-            true => {
-                &[("shared_preload_libraries", "pg_stat_statements"), ("pg_stat_statements.track", "all")]
-            }
-            false => &[],
-        };
-        let mut cluster = site::start(statements).await?;
+        let mut cluster = site::start(site::statements(self.statements)).await?;
         let (mut rates, mut shares) = (Vec::new(), Vec::new());
         for run in 0..self.runs {
             let database = format!("run_{run}");

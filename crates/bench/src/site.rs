@@ -17,6 +17,14 @@ pub(crate) async fn start(settings: &[(&str, &str)]) -> anyhow::Result<Cluster> 
     Ok(Cluster::start(options).await?)
 }
 
+/// The settings that count the time of statements, if that is wanted.
+pub(crate) fn statements(wanted: bool) -> &'static [(&'static str, &'static str)] {
+    match wanted {
+        true => &[("shared_preload_libraries", "pg_stat_statements"), ("pg_stat_statements.track", "all")],
+        false => &[],
+    }
+}
+
 /// What the database counted so far: transactions committed, and updates of requests.
 pub(crate) async fn counted(client: &tokio_postgres::Client) -> anyhow::Result<(i64, i64)> {
     let sql = "SELECT xact_commit, (SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'requests')

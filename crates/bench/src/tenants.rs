@@ -24,7 +24,7 @@ use leasehold_store::{NewRequest, Store, StoreOptions};
 use leasehold_testkit::cluster::Cluster;
 use serde_json::json;
 
-use crate::{cpu, site};
+use crate::{cpu, site, statements};
 
 /// The workload's sizes.
 #[derive(Args, Clone)]
@@ -47,6 +47,9 @@ pub(crate) struct Tenants {
     /// Instead: so many tenants with twenty requests each, all there from the beginning, and calls that take no time.
     #[arg(long)]
     crowd: Option<usize>,
+    /// Of a crowd, also show where the database's time went, by statement (slower: needs `pg_stat_statements`).
+    #[arg(long)]
+    statements: bool,
 }
 
 /// How a crowd of tenants is served.
@@ -68,7 +71,7 @@ struct Calls {
 
 impl Tenants {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let mut cluster = site::start(&[]).await?;
+        let mut cluster = site::start(site::statements(self.statements)).await?;
         if let Some(crowd) = self.crowd {
             for (n, kind) in [Crowd::Plain, Crowd::Turns, Crowd::Limited].repeat(2).into_iter().enumerate() {
                 let database = format!("crowd_{n}");
@@ -149,6 +152,9 @@ impl Tenants {
             let requests: Vec<_> = (0..crowd).flat_map(|tenant| of(&format!("tenant {tenant}"), 1)).collect();
             store.enqueue(&requests).await.with_context(|| format!("round {n}"))?;
         }
+        if self.statements {
+            statements::watch(&cluster.url(database)).await?;
+        }
         let all = (crowd * EACH) as u64;
         let calls = Arc::new(Calls::default());
         let sizes = Self { call: 0, ..self.clone() };
@@ -166,6 +172,9 @@ impl Tenants {
         );
         dispatcher.drain().await;
         store.close().await;
+        if self.statements {
+            statements::show(&cluster.url(database), all).await?;
+        }
         Ok(())
     }
 

@@ -62,8 +62,6 @@ pub struct PolledTenants {
     pub requests: Vec<Polled>,
     /// Where the next poll goes on; none: at the beginning.
     pub after: Option<String>,
-    /// Tenants that had something.
-    pub tenants: i32,
 }
 
 impl Polled {
@@ -143,17 +141,16 @@ impl Consumer {
     /// # Errors
     /// When the database refuses.
     pub async fn poll_tenants(&self, limit: u32, poll: TenantPoll) -> Result<PolledTenants, Error> {
-        let stands = (poll.after.clone(), 0);
-        let (requests, (after, tenants)) = self
-            .poll_with(stands, async |generation| {
+        let (requests, after) = self
+            .poll_with(poll.after.clone(), async |generation| {
                 let poll = TenantPoll { past_locked: self.is_wary(), ..poll };
                 let limit = i32::try_from(limit).unwrap_or(i32::MAX);
                 let batch =
                     self.store.dispatch_tenants(self.queue, &self.owner, limit, generation, &poll).await?;
-                Ok((batch.requests, (batch.after, batch.tenants)))
+                Ok((batch.requests, batch.after))
             })
             .await?;
-        Ok(PolledTenants { requests, after, tenants })
+        Ok(PolledTenants { requests, after })
     }
 
     async fn poll_by(&self, poll: Poll, limit: u32) -> Result<Vec<Polled>, Error> {

@@ -192,7 +192,7 @@ impl Feeder {
 
     async fn poll_tenants(&mut self, asked: u32) -> Result<Vec<Polled>, Error> {
         let polled = self.served.consumer.poll_tenants(asked, self.tenants.poll(asked)).await?;
-        self.tenants.polled(polled.after, polled.tenants);
+        self.tenants.polled(polled.after);
         Ok(polled.requests)
     }
 
@@ -216,7 +216,7 @@ impl Feeder {
             {
                 Ok(polled) => {
                     ended.extend(polled.requests);
-                    self.tenants.polled(polled.after, 0);
+                    self.tenants.polled(polled.after);
                 }
                 Err(error) => self.report(&error),
             }

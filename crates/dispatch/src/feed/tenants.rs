@@ -22,6 +22,8 @@ const LONGEST: Duration = Duration::from_secs(5);
 const TRIES: (f64, f64) = (200.0, 64.0);
 /// Between two polls for the sake of tries.
 const TRY_PAUSE: Duration = Duration::from_millis(5);
+/// Tenants that a poll has a turn for, at least; where fewer have enough, they share what is left.
+const TURNS: u32 = 16;
 /// A tenant of which so many passed at once is as free as any other.
 const FREE: u32 = 256;
 
@@ -31,7 +33,6 @@ pub(super) struct Tenants {
     /// Jobs that wait at the gate.
     waiting: HashMap<String, usize>,
     after: Option<String>,
-    seen: i32,
     /// Tries that may be made, and as of when.
     tries: (f64, Instant),
     look: Arc<Notify>,
@@ -62,7 +63,7 @@ pub(super) struct Fared {
 impl Tenants {
     pub(super) fn new(look: Arc<Notify>, rng: StdRng) -> Self {
         let tries = (TRIES.1, Instant::now());
-        Self { turned: BTreeMap::new(), waiting: HashMap::new(), after: None, seen: 0, tries, look, rng }
+        Self { turned: BTreeMap::new(), waiting: HashMap::new(), after: None, tries, look, rng }
     }
 
     /// How to poll for up to `asked` of those that are late or cancelled.
@@ -76,7 +77,6 @@ impl Tenants {
         let now = Instant::now();
         let (tries, since) = self.tries;
         let mut tries = (tries + TRIES.0 * now.duration_since(since).as_secs_f64()).min(TRIES.1);
-        let seen = u32::try_from(self.seen).unwrap_or(0).max(1);
         let from = self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let to = self.after.as_deref().map_or(Bound::Excluded(""), Bound::Included);
         let names: Vec<String> = self
@@ -103,16 +103,14 @@ impl Tenants {
         TenantPoll {
             after: self.after.clone(),
             caps,
-            quantum: i32::try_from(asked.div_ceil(seen)).unwrap_or(i32::MAX),
+            quantum: i32::try_from((asked / TURNS).max(1)).unwrap_or(i32::MAX),
             ..TenantPoll::default()
         }
     }
 
-    /// Where the poll ended, and how many tenants had something.
-    pub(super) fn polled(&mut self, after: Option<String>, seen: i32) {
+    /// Where the poll ended.
+    pub(super) fn polled(&mut self, after: Option<String>) {
         self.after = after;
-        // Slowly down, so that one poll that stopped early does not let one tenant take the next.
-        self.seen = seen.max(self.seen / 2);
     }
 
     /// What the gate said of what the poll brought.
