@@ -59,6 +59,8 @@ pub(crate) struct Feeder {
     /// Whether requests without a tenant are polled first, and when again after a look that found none.
     plain_first: bool,
     plain_due: Instant,
+    /// The last look was for requests of tenants alone: no sleep is longer than until `plain_due`.
+    plain_skipped: bool,
     stop: CancellationToken,
 }
 
@@ -81,6 +83,7 @@ impl Feeder {
             aside: JoinSet::new(),
             plain_first: false,
             plain_due: due,
+            plain_skipped: false,
             stop,
         }
     }
@@ -159,7 +162,8 @@ impl Feeder {
         if !self.served.has_tenants() {
             return self.served.consumer.poll(asked).await;
         }
-        if cause == Cause::Other && Instant::now() < self.plain_due {
+        self.plain_skipped = cause == Cause::Other && Instant::now() < self.plain_due;
+        if self.plain_skipped {
             return self.poll_tenants(asked).await;
         }
         self.plain_first = !self.plain_first;
@@ -290,7 +294,7 @@ impl Feeder {
     async fn sleep(&mut self) -> Cause {
         let started = Instant::now();
         let fallback = started + self.options.fallback;
-        let soonest = self.tenants.next().map_or(self.due, |next| next.min(self.due));
+        let mut soonest = self.soonest();
         loop {
             tokio::select! {
                 bell = self.options.bells.recv() => match bell {
@@ -311,11 +315,21 @@ impl Feeder {
                 () = sleep_until(soonest.min(fallback)) => {
                     return if soonest < fallback { Cause::Other } else { Cause::Fallback };
                 }
-                Some(ended) = self.aside.join_next() => self.come_back(ended),
+                Some(ended) = self.aside.join_next() => {
+                    self.come_back(ended);
+                    // Its tenant has its turn again.
+                    soonest = self.soonest();
+                }
                 () = self.served.look.notified() => return Cause::Other,
                 () = self.stop.cancelled() => return Cause::Other,
             }
         }
+    }
+
+    /// When to look, though nobody rings.
+    fn soonest(&self) -> Instant {
+        let plain = self.plain_skipped.then_some(self.plain_due);
+        self.tenants.next().into_iter().chain(plain).fold(self.due, Instant::min)
     }
 
     /// A bell names a partition, or none for many requests or a parked one.

@@ -194,6 +194,20 @@ async fn many_tenants_are_served_in_turns() {
     assert_eq!(desk.calls().len(), 1200);
 }
 
+/// When the last of a tenant that waited has gone on, the tenant has its turn, though nobody rings.
+#[tokio::test]
+async fn a_tenant_has_its_turn_when_its_last_has_waited_while_the_queue_sleeps() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let gate = GateConfig::WaitOnRefuse { gate: Box::new(quota(QuotaMode::Rate, 2)) };
+    let config = DispatcherConfig { poll_fallback: Duration::from_secs(60), ..gated(gate) };
+    let _dispatcher = bench.start(config, &desk).await;
+    bench.enqueue_requests(&of("a", 4)).await;
+    desk.until_called(2).await;
+    bench.enqueue_requests(&of("a", 4)).await;
+    bench.finish().await;
+}
+
 /// A program's open transaction holds a tenant's key: its requests wait for it, and nobody else's do.
 #[tokio::test]
 async fn a_key_that_somebody_has_locked_holds_up_its_own_tenant_alone() {
