@@ -77,6 +77,11 @@ impl Pool {
         self.prefetch.saturating_sub(self.state().lanes.waiting(place))
     }
 
+    /// How many requests of each queue are held ready at most.
+    pub(crate) fn prefetch(&self) -> usize {
+        self.prefetch
+    }
+
     /// Waits until there may be more room for the queue at `place`. Cancel safe.
     pub(crate) async fn room_freed(&self, place: usize) {
         self.freed[place].notified().await;

@@ -109,6 +109,13 @@ impl Feeder {
             Decision::Wait(turned) => {
                 fared.turned = Some(turned.clone());
                 let tenant = job.polled.request.tenant.clone();
+                // One of a tenant waits for all, and together they leave room for those who need not: the others
+                // are left where they are, as if refused.
+                let enough = self.tenants.is_waiting(&tenant) || self.aside.len() >= self.pool.prefetch() / 2;
+                if enough && !tenant.is_empty() {
+                    hand_back(job);
+                    return true;
+                }
                 self.tenants.waits(&tenant);
                 let wait = wait_at_gate(Arc::clone(&self.pool), job, turned, self.stop.clone());
                 self.aside.spawn(async move {

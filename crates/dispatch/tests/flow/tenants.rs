@@ -194,6 +194,61 @@ async fn many_tenants_are_served_in_turns() {
     assert_eq!(desk.calls().len(), 1200);
 }
 
+/// What is set aside at a slow gate is of one tenant, and leaves room for others, however much more of it there is.
+#[tokio::test]
+async fn a_locked_key_with_a_long_backlog_holds_up_nobody_else_for_long() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let mut config = gated(quota(QuotaMode::Concurrency, 4));
+    config.pools[0].concurrency = 8;
+    let _dispatcher = bench.start(config, &desk).await;
+    bench.store.register_quota_holder("elsewhere", Duration::from_secs(600)).await.unwrap();
+    let other = bench.connect().await;
+    other.batch_execute("BEGIN; SELECT quota_acquire('elsewhere', 'quota:userid:a', 1, 4)").await.unwrap();
+    bench.enqueue_requests(&of("a", 100)).await;
+    // It has all the room, until its statement is given up.
+    bench.until_stamped(8).await;
+    until("the gate has failed once", PATIENCE, async || {
+        bench.value::<i64>("SELECT count(*) FROM requests WHERE epoch <> 0", &[]).await < 8
+    })
+    .await;
+    for n in 1..=20 {
+        let began = Instant::now();
+        bench.enqueue_requests(&of("b", 1)).await;
+        until("the other tenant is served", PATIENCE, async || calls_of(&desk, "b") == n).await;
+        // The gate is asked for the first tenant again and again, two seconds each time.
+        assert!(began.elapsed() < Duration::from_secs(1), "{n}: {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    other.batch_execute("COMMIT").await.unwrap();
+    bench.finish().await;
+}
+
+/// A gate that makes wait: one of a tenant waits, the others stay where they are.
+#[tokio::test]
+async fn a_tenant_that_waits_at_its_gate_leaves_room_for_others() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    bench.store.register_quota_holder("elsewhere", Duration::from_secs(600)).await.unwrap();
+    for n in 0..6 {
+        let key = format!("quota:userid:a{n}");
+        let all = leasehold_store::Quota { key: &key, max: 1, limit_keys: &[] };
+        assert_eq!(bench.store.acquire_quota_slots("elsewhere", &all, 1).await.unwrap(), 1);
+    }
+    let gate = GateConfig::WaitOnRefuse { gate: Box::new(quota(QuotaMode::Concurrency, 1)) };
+    let mut config = gated(gate);
+    config.pools[0].concurrency = 4;
+    let _dispatcher = bench.start(config, &desk).await;
+    let requests: Vec<_> = (0..6).flat_map(|n| of(&format!("a{n}"), 20)).collect();
+    bench.enqueue_requests(&requests).await;
+    bench.until_stamped(2).await;
+    bench.enqueue_requests(&of("b", 20)).await;
+    bench.until_results(20).await;
+    assert_eq!(calls_of(&desk, "b"), 20);
+    bench.store.delete_quota_holder("elsewhere").await.unwrap();
+    bench.finish().await;
+}
+
 /// When the last of a tenant that waited has gone on, the tenant has its turn, though nobody rings.
 #[tokio::test]
 async fn a_tenant_has_its_turn_when_its_last_has_waited_while_the_queue_sleeps() {
