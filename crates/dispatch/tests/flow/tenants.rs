@@ -263,6 +263,21 @@ async fn a_tenant_has_its_turn_when_its_last_has_waited_while_the_queue_sleeps()
     bench.finish().await;
 }
 
+/// A null is no value: the request passes, and counts for nobody.
+#[tokio::test]
+async fn an_attribute_that_is_null_is_absent() {
+    let bench = Bench::new().await;
+    let desk = Desk::closed();
+    let _dispatcher = bench.start(gated(quota(QuotaMode::Concurrency, 1)), &desk).await;
+    let metadata = json!({ "userid": null }).as_object().unwrap().clone();
+    bench.enqueue_requests(&vec![NewRequest { metadata, ..request() }; 4]).await;
+    bench.enqueue_requests(&of("null", 2)).await;
+    desk.until_under_way(5).await;
+    assert!(bench.store.list_quotas("quota:", 10).await.unwrap().iter().all(|q| q.used == 1));
+    desk.answer();
+    bench.finish().await;
+}
+
 /// A program's open transaction holds a tenant's key: its requests wait for it, and nobody else's do.
 #[tokio::test]
 async fn a_key_that_somebody_has_locked_holds_up_its_own_tenant_alone() {
