@@ -214,6 +214,23 @@ async fn a_drain_hands_back_what_waits_at_a_gate() {
     }
 }
 
+/// What only waits at a pool's gate is handed back at once: a stop takes no longer for it.
+#[tokio::test]
+async fn a_drain_does_not_wait_for_what_waits_at_a_pools_gate() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let gate = waiting(GateConfig::LeasedRate { key: "k".into(), burst: MINUTE });
+    let mut config = at_pool(gate);
+    config.drain_timeout = 10 * MINUTE;
+    let dispatcher = bench.start(config, &desk).await;
+    bench.enqueue(3).await;
+    bench.until_stamped(3).await;
+    let report = tokio::time::timeout(PATIENCE, dispatcher.drain()).await.expect("drained in time");
+    assert_eq!((report.finished, report.handed_back), (0, 3));
+    let sql = "SELECT count(*) FROM requests WHERE epoch = 0 AND deliveries = 0";
+    assert_eq!(bench.value::<i64>(sql, &[]).await, 3);
+}
+
 /// A rate set from outside: nothing without it, its pace with it, nothing after it.
 #[tokio::test]
 async fn a_leased_rate_lets_through_what_it_says_for_as_long_as_it_says() {
