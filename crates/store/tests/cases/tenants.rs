@@ -134,6 +134,17 @@ async fn poll_for_the_ended_takes_them_alone() {
     assert_eq!(site.poll(queue, "a", 100, &poll).await, TenantBatch::default());
 }
 
+/// Invariant 5: such a poll comes once a second, and does not take minutes to go round.
+#[tokio::test]
+async fn poll_for_the_ended_goes_round_a_thousand_tenants() {
+    let (site, queue) = Site::with_tenants().await;
+    let requests: Vec<_> = (0..1000).map(|n| of_tenant(&format!("t{n:04}"), &format!("r{n}"))).collect();
+    site.store.enqueue(&requests).await.unwrap();
+    site.store.cancel(&["r0", "r999"]).await.unwrap();
+    let poll = TenantPoll { ended_only: true, ..turns(1) };
+    assert_eq!(ids(&site.poll(queue, "a", 10, &poll).await.requests), ["r0", "r999"]);
+}
+
 #[tokio::test]
 async fn poll_goes_on_after_the_tenant_it_is_given_and_wraps_around() {
     let (site, queue) = Site::with_tenants().await;
