@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     consumer::Polled,
     doze::{Cause, Doze, Step},
+    gate::Free,
     job::Served,
     pool::Pool,
 };
@@ -61,6 +62,8 @@ pub(crate) struct Feeder {
     plain_due: Instant,
     /// The last look was for requests of tenants alone: no sleep is longer than until `plain_due`.
     plain_skipped: bool,
+    /// What the gate had free when it was last asked.
+    free: Option<Free>,
     stop: CancellationToken,
 }
 
@@ -84,6 +87,7 @@ impl Feeder {
             plain_first: false,
             plain_due: due,
             plain_skipped: false,
+            free: None,
             stop,
         }
     }
@@ -201,14 +205,15 @@ impl Feeder {
     }
 
     /// As many as the pool has room for, up to a batch, times the gate's budget.
-    fn asked(&self, batch: u32) -> u32 {
+    fn asked(&mut self, batch: u32) -> u32 {
         let budget = self.served.gate.budget().min(self.pool.gate.budget()).clamp(0.0, 1.0);
         metrics::gauge!("leasehold_budget", "queue" => self.served.name.clone()).set(budget);
         let room = self.pool.room(self.served.place).saturating_sub(self.aside.len());
         let room = u32::try_from(room).unwrap_or(u32::MAX).min(batch);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to `room`")]
         let asked = (f64::from(room) * budget).ceil() as u32;
-        asked
+        self.free = self.served.gate.free();
+        self.free.as_ref().map_or(asked, |free| asked.min(u32::try_from(free.count).unwrap_or(u32::MAX)))
     }
 
     /// Cancelled and late requests have their outcome, room or not.
@@ -243,7 +248,14 @@ impl Feeder {
     }
 
     async fn wait_for_room(&mut self) {
+        let freed = async {
+            match &self.free {
+                Some(free) => free.freed.wait().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            () = freed => {}
             () = self.pool.room_freed(self.served.place) => {}
             Some(ended) = self.aside.join_next() => self.come_back(ended),
             () = sleep(NO_ROOM) => {}
