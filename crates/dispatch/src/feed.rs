@@ -119,8 +119,13 @@ impl Feeder {
                     failed = FAILED.0;
                     batch = batch.saturating_mul(2).min(self.options.batch);
                     let found = polled.len();
-                    let refused = self.sort_out(polled).await;
-                    if refused { Step::Pause(NO_ROOM) } else { doze.step(cause, found, asked as usize) }
+                    let back = self.sort_out(polled).await;
+                    match found < asked as usize {
+                        _ if back.without_tenant > 0 => Step::Pause(NO_ROOM),
+                        // Tries that nothing came of keep nobody awake: `Tenants` knows when the next are due.
+                        true => doze.step(cause, found - back.of_tenants, asked as usize),
+                        false => doze.step(cause, found, asked as usize),
+                    }
                 }
                 Err(error) => {
                     self.report(&error);

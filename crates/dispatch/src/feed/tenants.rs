@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Tries of tenants that were turned away, in a second and at once: where thousands are, each waits its turn.
 const TRIES: (f64, f64) = (200.0, 64.0);
 /// Between two polls for the sake of tries.
-const TRY_PAUSE: Duration = Duration::from_millis(5);
+const TRY_PAUSE: Duration = Duration::from_millis(25);
 /// A tenant of which so many passed at once is as free as any other.
 const FREE: u32 = 256;
 
