@@ -478,10 +478,16 @@ BEGIN
         PERFORM fail('LH001', 'admitted_ats and changes must have as many elements as each other, none of them null, '
             'and no change beyond 1000000000000');
     END IF;
-    SELECT * INTO log FROM quota_windows w WHERE w.key = quota_settle.key AND w.window_length = span FOR UPDATE;
-    IF NOT FOUND THEN
-        RETURN; -- reaped: the admissions have long left the window
-    END IF;
+    LOOP
+        SELECT * INTO log FROM quota_windows w WHERE w.key = quota_settle.key AND w.window_length = span FOR UPDATE;
+        EXIT WHEN FOUND;
+        -- Reaped: the admissions have long left the window. What they cost beyond has not.
+        IF 0 >= ALL (changes) THEN
+            RETURN;
+        END IF;
+        INSERT INTO quota_windows (key, window_length) VALUES (quota_settle.key, span)
+            ON CONFLICT ON CONSTRAINT quota_windows_pkey DO NOTHING;
+    END LOOP;
     FOR i IN 1 .. cardinality(changes) LOOP
         IF changes[i] > 0 THEN
             more := more + changes[i];

@@ -206,6 +206,7 @@ impl DispatcherConfig {
                 return fail(format!("queue \"{name}\": there is no pool \"{}\"", queue.pool));
             }
             queue.gate.check().map_err(|e| ConfigError(format!("queue \"{name}\": {e}")))?;
+            self.check_counts(queue)?;
             if queue
                 .inference_objective
                 .as_ref()
@@ -213,6 +214,27 @@ impl DispatcherConfig {
             {
                 return fail(format!("queue \"{name}\": inference_objective must be printable ASCII"));
             }
+        }
+        Ok(())
+    }
+}
+
+impl DispatcherConfig {
+    /// A request that needs two slots of its tenant's limit of one is never served, and with any limit two that have
+    /// one each wait for each other.
+    fn check_counts(&self, queue: &QueueConfig) -> Result<(), ConfigError> {
+        let pool = self.pools.iter().find(|pool| pool.name == queue.pool);
+        let all = queue.gate.counts().into_iter().chain(pool.into_iter().flat_map(|pool| pool.gate.counts()));
+        let mut seen = Vec::new();
+        for count in all {
+            if seen.contains(&count) {
+                return Err(ConfigError(format!(
+                    "queue \"{}\": its gate and that of pool \"{}\" take {count} twice for each request; give one of \
+                     them a prefix of its own",
+                    queue.name, queue.pool
+                )));
+            }
+            seen.push(count);
         }
         Ok(())
     }
@@ -300,6 +322,22 @@ mod tests {
         assert_eq!(config.pools[0].gate, GateConfig::LocalConcurrency { limit: 4 });
     }
 
+    /// A quota at the pool, and one at its queue.
+    fn counted_twice(pool: &str, queue: &str) -> String {
+        let pool_gate =
+            format!("{{ type = 'wait-on-refuse', gate = {{ type = 'quota', limit = 2, {pool} }} }}");
+        let queue_gate =
+            format!("gate = {{ type = 'composite', gates = [{{ type = 'quota', limit = 3, {queue} }}] }}");
+        format!("{}{queue_gate}", GOOD.replace("{ type = 'local-concurrency', limit = '4' }", &pool_gate))
+    }
+
+    #[test]
+    fn what_is_counted_apart_may_be_counted_at_queue_and_pool() {
+        for queue in ["mode = 'concurrency'", "window = '1h'", "prefix = 'other:'", "attribute = 'model'"] {
+            read(&counted_twice("window = '1m'", queue)).expect(queue);
+        }
+    }
+
     #[test]
     fn what_is_unknown_is_refused_by_name() {
         let cases = [
@@ -311,6 +349,11 @@ mod tests {
             (GOOD.replace("concurrency = '8'", "concurency = 8"), "concurency"),
             (GOOD.replace("concurrency = '8'", "concurrency = 0"), "concurrency"),
             (format!("lease_ttl = '1 fortnight'\n{GOOD}"), "1 fortnight"),
+            (
+                counted_twice("mode = 'concurrency'", "mode = 'concurrency'"),
+                "slots of \"quota:userid:\" twice",
+            ),
+            (counted_twice("window = '60s'", "prefix = 'quota:'"), "admissions of \"quota:userid:\" in 1m"),
             (format!("lease_ttl = '10ms'\n{GOOD}"), "lease_ttl"),
             (format!("{GOOD}[[queues]]\nname = 'chat'\npool = 'gpu'"), "queue \"chat\" is configured twice"),
             (String::new(), "at least one pool"),

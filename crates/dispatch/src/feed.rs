@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     consumer::Polled,
     doze::{Cause, Doze, Step},
+    gate::Free,
     job::Served,
     pool::Pool,
 };
@@ -59,6 +60,10 @@ pub(crate) struct Feeder {
     /// Whether requests without a tenant are polled first, and when again after a look that found none.
     plain_first: bool,
     plain_due: Instant,
+    /// The last look was for requests of tenants alone: no sleep is longer than until `plain_due`.
+    plain_skipped: bool,
+    /// What the gate had free when it was last asked.
+    free: Option<Free>,
     stop: CancellationToken,
 }
 
@@ -81,6 +86,8 @@ impl Feeder {
             aside: JoinSet::new(),
             plain_first: false,
             plain_due: due,
+            plain_skipped: false,
+            free: None,
             stop,
         }
     }
@@ -112,8 +119,13 @@ impl Feeder {
                     failed = FAILED.0;
                     batch = batch.saturating_mul(2).min(self.options.batch);
                     let found = polled.len();
-                    let refused = self.sort_out(polled).await;
-                    if refused { Step::Pause(NO_ROOM) } else { doze.step(cause, found, asked as usize) }
+                    let back = self.sort_out(polled).await;
+                    match found < asked as usize {
+                        _ if back.without_tenant > 0 => Step::Pause(NO_ROOM),
+                        // Tries that nothing came of keep nobody awake: `Tenants` knows when the next are due.
+                        true => doze.step(cause, found - back.of_tenants, asked as usize),
+                        false => doze.step(cause, found, asked as usize),
+                    }
                 }
                 Err(error) => {
                     self.report(&error);
@@ -159,7 +171,8 @@ impl Feeder {
         if !self.served.has_tenants() {
             return self.served.consumer.poll(asked).await;
         }
-        if cause == Cause::Other && Instant::now() < self.plain_due {
+        self.plain_skipped = cause == Cause::Other && Instant::now() < self.plain_due;
+        if self.plain_skipped {
             return self.poll_tenants(asked).await;
         }
         self.plain_first = !self.plain_first;
@@ -197,14 +210,15 @@ impl Feeder {
     }
 
     /// As many as the pool has room for, up to a batch, times the gate's budget.
-    fn asked(&self, batch: u32) -> u32 {
+    fn asked(&mut self, batch: u32) -> u32 {
         let budget = self.served.gate.budget().min(self.pool.gate.budget()).clamp(0.0, 1.0);
         metrics::gauge!("leasehold_budget", "queue" => self.served.name.clone()).set(budget);
         let room = self.pool.room(self.served.place).saturating_sub(self.aside.len());
         let room = u32::try_from(room).unwrap_or(u32::MAX).min(batch);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to `room`")]
         let asked = (f64::from(room) * budget).ceil() as u32;
-        asked
+        self.free = self.served.gate.free();
+        self.free.as_ref().map_or(asked, |free| asked.min(u32::try_from(free.count).unwrap_or(u32::MAX)))
     }
 
     /// Cancelled and late requests have their outcome, room or not.
@@ -239,7 +253,14 @@ impl Feeder {
     }
 
     async fn wait_for_room(&mut self) {
+        let freed = async {
+            match &self.free {
+                Some(free) => free.freed.wait().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            () = freed => {}
             () = self.pool.room_freed(self.served.place) => {}
             Some(ended) = self.aside.join_next() => self.come_back(ended),
             () = sleep(NO_ROOM) => {}
@@ -290,7 +311,7 @@ impl Feeder {
     async fn sleep(&mut self) -> Cause {
         let started = Instant::now();
         let fallback = started + self.options.fallback;
-        let soonest = self.tenants.next().map_or(self.due, |next| next.min(self.due));
+        let mut soonest = self.soonest();
         loop {
             tokio::select! {
                 bell = self.options.bells.recv() => match bell {
@@ -311,11 +332,21 @@ impl Feeder {
                 () = sleep_until(soonest.min(fallback)) => {
                     return if soonest < fallback { Cause::Other } else { Cause::Fallback };
                 }
-                Some(ended) = self.aside.join_next() => self.come_back(ended),
+                Some(ended) = self.aside.join_next() => {
+                    self.come_back(ended);
+                    // Its tenant has its turn again.
+                    soonest = self.soonest();
+                }
                 () = self.served.look.notified() => return Cause::Other,
                 () = self.stop.cancelled() => return Cause::Other,
             }
         }
+    }
+
+    /// When to look, though nobody rings.
+    fn soonest(&self) -> Instant {
+        let plain = self.plain_skipped.then_some(self.plain_due);
+        self.tenants.next().into_iter().chain(plain).fold(self.due, Instant::min)
     }
 
     /// A bell names a partition, or none for many requests or a parked one.

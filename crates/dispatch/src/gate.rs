@@ -196,6 +196,15 @@ impl std::fmt::Debug for Release {
     }
 }
 
+/// Room at a gate.
+#[derive(Clone, Debug)]
+pub struct Free {
+    /// For so many requests.
+    pub count: usize,
+    /// Tells when there is more.
+    pub freed: Freed,
+}
+
 /// A decision to come.
 pub type DecisionFuture<'a> = Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
 
@@ -207,6 +216,11 @@ pub trait Gate: Send + Sync + 'static {
     /// How much of the room there is should be filled, 0 to 1.
     fn budget(&self) -> f64 {
         1.0
+    }
+
+    /// How many more would pass now, where the gate of a queue knows: no more are brought only to be turned away.
+    fn free(&self) -> Option<Free> {
+        None
     }
 
     /// Decides on one request. Dropping the future decides nothing and holds nothing.

@@ -282,8 +282,10 @@ pub(crate) fn decode(request: &Dispatched) -> Result<Decoded, String> {
     };
     let metadata = match &request.envelope.metadata {
         None => BTreeMap::new(),
+        // A null is absent, as it is for whose tenant a request is.
         Some(Value::Object(map)) => map
             .iter()
+            .filter(|(_, value)| !value.is_null())
             .map(|(name, value)| match value {
                 Value::String(text) => (name.clone(), text.clone()),
                 other => (name.clone(), other.to_string()),

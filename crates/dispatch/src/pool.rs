@@ -1,7 +1,10 @@
 //! A pool: requests held ready, and workers that take them.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +32,10 @@ pub(crate) struct Pool {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) cancellations: Cancellations,
     pub(crate) retry: RetryPolicy,
+    /// Fires when what waits at the gate is to be handed back.
+    pub(crate) draining: CancellationToken,
+    /// Handed back from there.
+    waited: AtomicUsize,
     /// Fires when calls under way are to be given up.
     pub(crate) abort: CancellationToken,
     concurrency: usize,
@@ -62,6 +69,8 @@ impl Pool {
             backend,
             cancellations,
             retry,
+            draining: CancellationToken::new(),
+            waited: AtomicUsize::new(0),
             abort: CancellationToken::new(),
             concurrency: config.concurrency,
             prefetch,
@@ -75,6 +84,11 @@ impl Pool {
     /// How many more requests of the queue at `place` may be held ready.
     pub(crate) fn room(&self, place: usize) -> usize {
         self.prefetch.saturating_sub(self.state().lanes.waiting(place))
+    }
+
+    /// How many requests of each queue are held ready at most.
+    pub(crate) fn prefetch(&self) -> usize {
+        self.prefetch
     }
 
     /// Waits until there may be more room for the queue at `place`. Cancel safe.
@@ -154,18 +168,24 @@ impl Pool {
         lanes.pop(rng)
     }
 
-    /// Lets calls finish for `timeout`, then gives them up. Returns how many were under way, and how many of
-    /// them were given up.
+    /// Lets calls finish for `timeout`, then gives them up; what only waits at the gate is given up at once. Returns
+    /// how many were under way, and how many of them were given up.
     pub(crate) async fn drain(&self, timeout: Duration) -> (usize, usize) {
         self.calls.close();
         let running = self.calls.len();
-        if tokio::time::timeout(timeout, self.calls.wait()).await.is_ok() {
-            return (running, 0);
+        self.draining.cancel();
+        let mut given_up = 0;
+        if tokio::time::timeout(timeout, self.calls.wait()).await.is_err() {
+            given_up = self.calls.len();
+            self.abort.cancel();
+            self.calls.wait().await;
         }
-        let given_up = self.calls.len();
-        self.abort.cancel();
-        self.calls.wait().await;
-        (running, given_up)
+        (running, given_up + self.waited.load(Ordering::SeqCst))
+    }
+
+    /// One that waited at the gate is handed back.
+    pub(crate) fn gives_up_waiting(&self) {
+        self.waited.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Draws from the pool's generator.

@@ -120,7 +120,13 @@ async fn pass_gate(pool: &Pool, job: &mut Job) -> Option<Verdict> {
             }
             Decision::Wait(turned) => turned,
         };
-        patience.pause(&turned, pool).await;
+        tokio::select! {
+            () = patience.pause(&turned, pool) => {}
+            () = pool.draining.cancelled() => {
+                pool.gives_up_waiting();
+                return Some(Verdict::Back(job.stamp()));
+            }
+        }
         if let Some(verdict) = job.outcome_while_waiting() {
             return Some(verdict);
         }

@@ -187,7 +187,43 @@ impl Default for GateConfig {
     }
 }
 
+/// What a gate takes one of for each request: two gates on a request's way must not take the same.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Count {
+    /// Slots of the keys that begin so.
+    Slots(String),
+    /// Admissions of the keys that begin so, in a window.
+    Admissions(String, Duration),
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Slots(key) => write!(f, "slots of \"{key}\""),
+            Self::Admissions(key, window) => {
+                write!(f, "admissions of \"{key}\" in {}", duration::show(*window))
+            }
+        }
+    }
+}
+
 impl GateConfig {
+    /// Everything that the gate and those in it count.
+    pub(super) fn counts(&self) -> Vec<Count> {
+        match self {
+            Self::Composite { gates } => gates.iter().flat_map(Self::counts).collect(),
+            Self::WaitOnRefuse { gate } | Self::TierAdmission { gate } => gate.counts(),
+            Self::Quota { attribute, prefix, mode: QuotaMode::Concurrency, .. } => {
+                vec![Count::Slots(format!("{prefix}{attribute}:"))]
+            }
+            Self::Quota { attribute, prefix, window, .. }
+            | Self::TokenRate { attribute, prefix, window, .. } => {
+                vec![Count::Admissions(format!("{prefix}{attribute}:"), *window)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let fail = |gate: &str, problem: String| Err(ConfigError(format!("gate {gate}: {problem}")));
         match self {

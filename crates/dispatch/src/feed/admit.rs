@@ -22,8 +22,8 @@ const GATE_FAILED: Duration = Duration::from_millis(250);
 
 impl Feeder {
     /// Ends what has its outcome already, asks the gate about the rest all at once, and hands what passes to the
-    /// pool. True when the gate refused any that has no tenant: the next poll would bring it again.
-    pub(super) async fn sort_out(&mut self, polled: Vec<Polled>) -> bool {
+    /// pool. Says what the gate turned away.
+    pub(super) async fn sort_out(&mut self, polled: Vec<Polled>) -> HandedBack {
         let queue = &self.served.name;
         metrics::counter!("leasehold_dispatches_total", "queue" => queue.clone())
             .increment(polled.len() as u64);
@@ -77,18 +77,21 @@ impl Feeder {
         decided.into_iter().map(|(_, job, decision)| (job, decision)).collect()
     }
 
-    /// True when any without a tenant was handed back.
-    fn follow_all(&mut self, decided: Vec<(Job, Decision)>) -> bool {
+    fn follow_all(&mut self, decided: Vec<(Job, Decision)>) -> HandedBack {
         let mut fared: HashMap<String, Fared> = HashMap::new();
-        let mut refused = false;
+        let mut back = HandedBack::default();
         for (job, decision) in decided {
             let tenant = job.polled.request.tenant.clone();
-            let turned = self.follow(job, decision, fared.entry(tenant.clone()).or_default());
-            refused |= turned && tenant.is_empty();
+            if self.follow(job, decision, fared.entry(tenant.clone()).or_default()) {
+                match tenant.is_empty() {
+                    true => back.without_tenant += 1,
+                    false => back.of_tenants += 1,
+                }
+            }
         }
         fared.remove("");
         self.tenants.learn(fared);
-        refused
+        back
     }
 
     /// Does what the gate decided. True when the request was handed back.
@@ -109,6 +112,13 @@ impl Feeder {
             Decision::Wait(turned) => {
                 fared.turned = Some(turned.clone());
                 let tenant = job.polled.request.tenant.clone();
+                // One of a tenant waits for all, and together they leave room for those who need not: the others
+                // are left where they are, as if refused.
+                let enough = self.tenants.is_waiting(&tenant) || self.aside.len() >= self.pool.prefetch() / 2;
+                if enough && !tenant.is_empty() {
+                    hand_back(job);
+                    return true;
+                }
                 self.tenants.waits(&tenant);
                 let wait = wait_at_gate(Arc::clone(&self.pool), job, turned, self.stop.clone());
                 self.aside.spawn(async move {
@@ -154,6 +164,15 @@ impl Feeder {
             }
         }
     }
+}
+
+/// How many of a poll the gate turned away.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HandedBack {
+    /// The next poll would bring them again.
+    pub(super) without_tenant: usize,
+    /// The next poll leaves them alone.
+    pub(super) of_tenants: usize,
 }
 
 /// What comes of a job that was set aside.

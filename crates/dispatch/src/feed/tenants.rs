@@ -2,7 +2,7 @@
 //! until some of it can pass.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound,
     sync::Arc,
     time::Duration,
@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Tries of tenants that were turned away, in a second and at once: where thousands are, each waits its turn.
 const TRIES: (f64, f64) = (200.0, 64.0);
 /// Between two polls for the sake of tries.
-const TRY_PAUSE: Duration = Duration::from_millis(5);
+const TRY_PAUSE: Duration = Duration::from_millis(25);
 /// Tenants that a poll has a turn for, at least; where fewer have enough, they share what is left.
 const TURNS: u32 = 16;
 /// A tenant of which so many passed at once is as free as any other.
@@ -31,7 +31,7 @@ const FREE: u32 = 256;
 pub(super) struct Tenants {
     turned: BTreeMap<String, Entry>,
     /// Jobs that wait at the gate.
-    waiting: HashMap<String, usize>,
+    waiting: BTreeMap<String, usize>,
     after: Option<String>,
     /// Tries that may be made, and as of when.
     tries: (f64, Instant),
@@ -63,7 +63,7 @@ pub(super) struct Fared {
 impl Tenants {
     pub(super) fn new(look: Arc<Notify>, rng: StdRng) -> Self {
         let tries = (TRIES.1, Instant::now());
-        Self { turned: BTreeMap::new(), waiting: HashMap::new(), after: None, tries, look, rng }
+        Self { turned: BTreeMap::new(), waiting: BTreeMap::new(), after: None, tries, look, rng }
     }
 
     /// How to poll for up to `asked` of those that are late or cancelled.
@@ -79,14 +79,16 @@ impl Tenants {
         let mut tries = (tries + TRIES.0 * now.duration_since(since).as_secs_f64()).min(TRIES.1);
         let from = self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let to = self.after.as_deref().map_or(Bound::Excluded(""), Bound::Included);
-        let names: Vec<String> = self
-            .turned
-            .range::<str, _>((from, Bound::Unbounded))
-            .chain(self.turned.range::<str, _>((Bound::Unbounded, to)))
-            // A poll visits no more, and in this order.
-            .take(TENANT_VISITS.unsigned_abs() as usize)
-            .map(|(name, _)| name.clone())
-            .collect();
+        // A poll visits no more, and in this order.
+        let most = TENANT_VISITS.unsigned_abs() as usize;
+        let mut names = Vec::new();
+        for part in [(from, Bound::Unbounded), (Bound::Unbounded, to)] {
+            // One whose gate takes its time is not brought either, whether it was turned away before or not.
+            let turned = self.turned.range::<str, _>(part).map(|(name, _)| name);
+            let waiting = self.waiting.range::<str, _>(part).map(|(name, _)| name);
+            let all: BTreeSet<&String> = turned.take(most).chain(waiting.take(most)).collect();
+            names.extend(all.into_iter().take(most - names.len()).cloned());
+        }
         let caps = names
             .into_iter()
             .map(|name| {
@@ -164,6 +166,11 @@ impl Tenants {
     /// A job of the tenant waits at the gate: no more are brought meanwhile.
     pub(super) fn waits(&mut self, tenant: &str) {
         *self.waiting.entry(tenant.to_owned()).or_default() += 1;
+    }
+
+    /// Whether any job of the tenant waits at the gate.
+    pub(super) fn is_waiting(&self, tenant: &str) -> bool {
+        self.waiting.contains_key(tenant)
     }
 
     /// It waits no more.

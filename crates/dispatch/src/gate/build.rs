@@ -92,7 +92,7 @@ impl Building {
             }),
             GateConfig::Budget { key, refresh } => Arc::new(self.budget(key, *refresh)),
             GateConfig::LeasedRate { key, burst } => {
-                Arc::new(LeasedRate { key: key.clone(), burst: *burst, client: self.quotas.clone() })
+                Arc::new(LeasedRate::new(key, *burst, self.quotas.clone()))
             }
             GateConfig::Aimd { min, max, start, hold } => {
                 let window = Window {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Asked, Decision, DecisionFuture, Gate, Pass};
+use super::{Asked, Decision, DecisionFuture, Free, Gate, Pass};
 
 /// Each in turn; the first that does not let a request pass decides, and what those before it gave goes back in
 /// reverse.
@@ -15,6 +15,10 @@ impl Gate for Composite {
 
     fn budget(&self) -> f64 {
         self.0.iter().map(|gate| gate.budget()).fold(1.0, f64::min)
+    }
+
+    fn free(&self) -> Option<Free> {
+        self.0.iter().filter_map(|gate| gate.free()).min_by_key(|free| free.count)
     }
 
     fn decide<'a>(&'a self, mut asked: Asked<'a>) -> DecisionFuture<'a> {

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use super::{Asked, Decision, DecisionFuture, Gate, Held, Pass, Release, Turned};
+use super::{Asked, Decision, DecisionFuture, Free, Gate, Held, Pass, Release, Turned};
 use crate::quota::Source;
 
 pub(super) struct Constant {
@@ -75,6 +75,13 @@ impl Gate for LocalConcurrency {
     fn budget(&self) -> f64 {
         let free = self.limit.saturating_sub(self.shared.under_way.load(Ordering::SeqCst));
         free as f64 / self.limit as f64
+    }
+
+    fn free(&self) -> Option<Free> {
+        // Before looking, so that none in between is missed.
+        let freed = self.shared.freed.follow();
+        let count = self.limit.saturating_sub(self.shared.under_way.load(Ordering::SeqCst));
+        Some(Free { count, freed })
     }
 
     fn decide<'a>(&'a self, _: Asked<'a>) -> DecisionFuture<'a> {

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold_dispatch::config::{DispatcherConfig, GateConfig};
 use leasehold_testkit::wait::until;
+use tokio::time::Instant;
 
 use crate::{
     bench::{Bench, PATIENCE, code, config, request_in, short_leases},
@@ -187,4 +188,32 @@ async fn what_a_gate_refuses_is_handed_back_uncharged_and_served_in_the_end() {
     let results = bench.finish().await;
     assert!(results.values().all(|result| result.deliveries == 1));
     assert_eq!((desk.calls().len(), desk.peak()), (50, LIMIT));
+}
+
+/// A queue's feeder brings no more than the gate has room for, and looks again as soon as there is more.
+#[tokio::test]
+async fn a_full_gate_is_not_asked_over_and_over() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    bench.enqueue(300).await;
+    let mut config = config();
+    config.pools[0].concurrency = 64;
+    config.queues[0].gate = GateConfig::LocalConcurrency { limit: 1 };
+    let started = Instant::now();
+    let dispatcher = bench.start(config, &desk).await;
+    bench.finish().await;
+    // 50 ms each, it would be 15 s.
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    dispatcher.drain().await;
+    assert_eq!(desk.peak(), 1);
+    // Sessions report what they counted when they end, at the latest.
+    bench.store.close().await;
+    let sql = "SELECT pg_stat_get_tuples_updated('requests'::regclass)";
+    let mut stamps = 0;
+    until("the database has counted", PATIENCE, async || {
+        stamps = bench.value::<i64>(sql, &[]).await;
+        stamps >= 300
+    })
+    .await;
+    assert!(stamps < 400, "300 requests were stamped and handed back {stamps} times");
 }

@@ -182,9 +182,9 @@ async fn what_waits_at_a_gate_ends_when_it_is_cancelled_or_late() {
         let desk = Desk::open();
         let _dispatcher =
             bench.start(at(waiting(GateConfig::LeasedRate { key: "k".into(), burst: MINUTE })), &desk).await;
-        let cancelled = bench.enqueue_one(request()).await;
         let soon = Some(bench.after(Duration::from_millis(700)).await);
-        let late = bench.enqueue_one(NewRequest { deadline: soon, ..request() }).await;
+        let both = [request(), NewRequest { deadline: soon, ..request() }];
+        let [cancelled, late] = bench.enqueue_requests(&both).await.try_into().unwrap();
         bench.until_stamped(2).await;
         bench.store.cancel(&[&cancelled.id]).await.unwrap();
         let results = bench.finish().await;
@@ -214,6 +214,23 @@ async fn a_drain_hands_back_what_waits_at_a_gate() {
     }
 }
 
+/// What only waits at a pool's gate is handed back at once: a stop takes no longer for it.
+#[tokio::test]
+async fn a_drain_does_not_wait_for_what_waits_at_a_pools_gate() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let gate = waiting(GateConfig::LeasedRate { key: "k".into(), burst: MINUTE });
+    let mut config = at_pool(gate);
+    config.drain_timeout = 10 * MINUTE;
+    let dispatcher = bench.start(config, &desk).await;
+    bench.enqueue(3).await;
+    bench.until_stamped(3).await;
+    let report = tokio::time::timeout(PATIENCE, dispatcher.drain()).await.expect("drained in time");
+    assert_eq!((report.finished, report.handed_back), (0, 3));
+    let sql = "SELECT count(*) FROM requests WHERE epoch = 0 AND deliveries = 0";
+    assert_eq!(bench.value::<i64>(sql, &[]).await, 3);
+}
+
 /// A rate set from outside: nothing without it, its pace with it, nothing after it.
 #[tokio::test]
 async fn a_leased_rate_lets_through_what_it_says_for_as_long_as_it_says() {
@@ -233,6 +250,27 @@ async fn a_leased_rate_lets_through_what_it_says_for_as_long_as_it_says() {
     assert_eq!(desk.calls().len(), called, "it has expired");
     bench.store.set_quota_rate("k", 1e6, MINUTE).await.unwrap();
     bench.finish().await;
+}
+
+/// Nobody has set a rate: a backlog is not brought over and over only to be turned away.
+#[tokio::test]
+async fn a_leased_rate_that_is_closed_leaves_the_backlog_alone() {
+    for at in [at_queue, at_pool] {
+        let bench = Bench::new().await;
+        let desk = Desk::open();
+        bench.enqueue(2000).await;
+        let gate = GateConfig::LeasedRate { key: "k".into(), burst: MINUTE };
+        let dispatcher = bench.start(at(gate), &desk).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        dispatcher.drain().await;
+        // Sessions report what they counted when they end, at the latest.
+        bench.store.close().await;
+        let sql = "SELECT pg_stat_get_tuples_updated('requests'::regclass)";
+        until("the database has counted", PATIENCE, async || bench.value::<i64>(sql, &[]).await > 0).await;
+        let updates = bench.value::<i64>(sql, &[]).await;
+        // Those that are ready for eight workers and on their way, a few times each.
+        assert!(updates < 500, "{updates} updates in two seconds");
+    }
 }
 
 /// A budget in the database: 0 is a pause, none is all.

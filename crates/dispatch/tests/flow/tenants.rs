@@ -194,6 +194,90 @@ async fn many_tenants_are_served_in_turns() {
     assert_eq!(desk.calls().len(), 1200);
 }
 
+/// What is set aside at a slow gate is of one tenant, and leaves room for others, however much more of it there is.
+#[tokio::test]
+async fn a_locked_key_with_a_long_backlog_holds_up_nobody_else_for_long() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let mut config = gated(quota(QuotaMode::Concurrency, 4));
+    config.pools[0].concurrency = 8;
+    let _dispatcher = bench.start(config, &desk).await;
+    bench.store.register_quota_holder("elsewhere", Duration::from_secs(600)).await.unwrap();
+    let other = bench.connect().await;
+    other.batch_execute("BEGIN; SELECT quota_acquire('elsewhere', 'quota:userid:a', 1, 4)").await.unwrap();
+    bench.enqueue_requests(&of("a", 100)).await;
+    // It has all the room, until its statement is given up.
+    bench.until_stamped(8).await;
+    until("the gate has failed once", PATIENCE, async || {
+        bench.value::<i64>("SELECT count(*) FROM requests WHERE epoch <> 0", &[]).await < 8
+    })
+    .await;
+    for n in 1..=20 {
+        let began = Instant::now();
+        bench.enqueue_requests(&of("b", 1)).await;
+        until("the other tenant is served", PATIENCE, async || calls_of(&desk, "b") == n).await;
+        // The gate is asked for the first tenant again and again, two seconds each time.
+        assert!(began.elapsed() < Duration::from_secs(1), "{n}: {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    other.batch_execute("COMMIT").await.unwrap();
+    bench.finish().await;
+}
+
+/// A gate that makes wait: one of a tenant waits, the others stay where they are.
+#[tokio::test]
+async fn a_tenant_that_waits_at_its_gate_leaves_room_for_others() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    bench.store.register_quota_holder("elsewhere", Duration::from_secs(600)).await.unwrap();
+    for n in 0..6 {
+        let key = format!("quota:userid:a{n}");
+        let all = leasehold_store::Quota { key: &key, max: 1, limit_keys: &[] };
+        assert_eq!(bench.store.acquire_quota_slots("elsewhere", &all, 1).await.unwrap(), 1);
+    }
+    let gate = GateConfig::WaitOnRefuse { gate: Box::new(quota(QuotaMode::Concurrency, 1)) };
+    let mut config = gated(gate);
+    config.pools[0].concurrency = 4;
+    let _dispatcher = bench.start(config, &desk).await;
+    let requests: Vec<_> = (0..6).flat_map(|n| of(&format!("a{n}"), 20)).collect();
+    bench.enqueue_requests(&requests).await;
+    bench.until_stamped(2).await;
+    bench.enqueue_requests(&of("b", 20)).await;
+    bench.until_results(20).await;
+    assert_eq!(calls_of(&desk, "b"), 20);
+    bench.store.delete_quota_holder("elsewhere").await.unwrap();
+    bench.finish().await;
+}
+
+/// When the last of a tenant that waited has gone on, the tenant has its turn, though nobody rings.
+#[tokio::test]
+async fn a_tenant_has_its_turn_when_its_last_has_waited_while_the_queue_sleeps() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let gate = GateConfig::WaitOnRefuse { gate: Box::new(quota(QuotaMode::Rate, 2)) };
+    let config = DispatcherConfig { poll_fallback: Duration::from_secs(60), ..gated(gate) };
+    let _dispatcher = bench.start(config, &desk).await;
+    bench.enqueue_requests(&of("a", 4)).await;
+    desk.until_called(2).await;
+    bench.enqueue_requests(&of("a", 4)).await;
+    bench.finish().await;
+}
+
+/// A null is no value: the request passes, and counts for nobody.
+#[tokio::test]
+async fn an_attribute_that_is_null_is_absent() {
+    let bench = Bench::new().await;
+    let desk = Desk::closed();
+    let _dispatcher = bench.start(gated(quota(QuotaMode::Concurrency, 1)), &desk).await;
+    let metadata = json!({ "userid": null }).as_object().unwrap().clone();
+    bench.enqueue_requests(&vec![NewRequest { metadata, ..request() }; 4]).await;
+    bench.enqueue_requests(&of("null", 2)).await;
+    desk.until_under_way(5).await;
+    assert!(bench.store.list_quotas("quota:", 10).await.unwrap().iter().all(|q| q.used == 1));
+    desk.answer();
+    bench.finish().await;
+}
+
 /// A program's open transaction holds a tenant's key: its requests wait for it, and nobody else's do.
 #[tokio::test]
 async fn a_key_that_somebody_has_locked_holds_up_its_own_tenant_alone() {

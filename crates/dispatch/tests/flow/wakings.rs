@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_dispatch::config::DispatcherConfig;
+use leasehold_dispatch::config::{DispatcherConfig, QuotaMode};
 use leasehold_store::NewRequest;
 use leasehold_testkit::wait::until;
 
 use crate::{
     bench::{Bench, PATIENCE, config, request},
     desk::Desk,
+    tenants::{of, quota},
 };
 
 /// Far below the fallback, far above what a bell takes.
@@ -70,6 +71,27 @@ async fn a_bell_reaches_whichever_dispatcher_owns_the_partition() {
         assert!(started.elapsed() < SOON, "partition {partition}: after {:?}", started.elapsed());
     }
     assert!(!a_desk.calls().is_empty() && !b_desk.calls().is_empty());
+}
+
+/// Where there are tenants, requests without one are not looked for at every look. One that comes while the queue
+/// falls asleep, and for which nobody rings, is found all the same.
+#[tokio::test]
+async fn a_request_without_a_tenant_is_found_while_its_queue_falls_asleep() {
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let mut config = sleepy();
+    config.queues[0].gate = quota(QuotaMode::Concurrency, 4);
+    let _dispatcher = bench.start(config, &desk).await;
+    for n in 0..40 {
+        bench.enqueue_requests(&of("a", 1)).await;
+        bench.finish_one().await;
+        // It falls asleep some 50 ms after the last find.
+        tokio::time::sleep(Duration::from_millis(20 + 7 * n % 90)).await;
+        let started = Instant::now();
+        bench.enqueue(1).await;
+        bench.finish_one().await;
+        assert!(started.elapsed() < SOON, "{n}: after {:?}", started.elapsed());
+    }
 }
 
 /// Hazards, "LISTEN connection dies without an error": a slow poll stands behind every bell.

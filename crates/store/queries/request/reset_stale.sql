@@ -1,6 +1,7 @@
 -- leasehold_store::Store::reset_stale
 --
 -- Rows that another transaction holds are skipped, and counted as left over: they must be looked at again.
+-- One that was cancelled in flight comes first from now on, as one cancelled while it is pending does: see cancel.
 -- `xmax` lies above every transaction that had its id by then, which a snapshot's own xmax does not.
 WITH owned AS MATERIALIZED (
     SELECT p.queue_id, p.partition_id, p.epoch FROM partitions p
@@ -18,7 +19,8 @@ WITH owned AS MATERIALIZED (
     SELECT r.ctid FROM requests r WHERE r.ctid = ANY (ARRAY(SELECT tid FROM stale)) AND r.ready AND r.epoch <> 0
     FOR UPDATE SKIP LOCKED
 ), reset AS (
-    UPDATE requests r SET epoch = 0, attempt = 0
+    UPDATE requests r SET epoch = 0, attempt = 0,
+        deadline = CASE WHEN r.cancelled THEN '-infinity' ELSE r.deadline END
     FROM partitions p
     WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM held)) AND r.ready AND r.epoch <> 0 AND r.epoch < p.epoch
         AND p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $2

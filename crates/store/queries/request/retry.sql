@@ -1,7 +1,8 @@
 -- leasehold_store::Store::retry
 --
--- A cancelled one is pending at once: its outcome does not wait.
+-- A cancelled one is pending at once, and first: its outcome does not wait.
 UPDATE requests r SET epoch = 0, attempt = 0, ready = r.cancelled, headers = i.headers, metadata = i.metadata,
+    deadline = CASE WHEN r.cancelled THEN '-infinity' ELSE r.deadline END,
     due_at = CASE WHEN NOT r.cancelled THEN least(clock_timestamp() + i.delay * interval '1 second', r.deadline) END
 FROM unnest($2::text[], $3::text[], $4::bigint[], $5::float8[], $6::jsonb[], $7::jsonb[])
     AS i (id, token, attempt, delay, headers, metadata), partitions p

@@ -1,7 +1,9 @@
 -- leasehold_store::Store::undispatch
 --
--- One that is not labelled with its tenant yet, or with other attributes than the queue's, is labelled on the way.
+-- One that is not labelled with its tenant yet, or with other attributes than the queue's, is labelled on the way. One
+-- that was cancelled meanwhile comes first from now on, whatever its tenant may not: see cancel.
 UPDATE requests r SET epoch = 0, attempt = 0, deliveries = r.deliveries - $5::int,
+    deadline = CASE WHEN r.cancelled THEN '-infinity' ELSE r.deadline END,
     tenant = coalesce((SELECT tenant_of(r.metadata, q.tenant_attributes) FROM queues q
         WHERE q.queue_id = r.queue_id AND q.tenant_attributes IS NOT NULL), r.tenant)
 FROM unnest($2::text[], $3::text[], $4::bigint[]) AS i (id, token, attempt), partitions p

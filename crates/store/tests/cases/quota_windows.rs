@@ -315,3 +315,17 @@ async fn reaped_window_is_made_anew_and_a_counting_one_stays() {
     assert_eq!(waiting.join_all().await.into_iter().sum::<usize>(), 5);
     assert_eq!((site.admitted("k").await, site.admitted("counts").await), (5, 1));
 }
+
+/// A call that outlasts its window, and the log that went with it: what it cost beyond counts all the same.
+#[tokio::test]
+async fn what_was_too_little_counts_though_the_log_was_reaped() {
+    let site = Site::open().await;
+    let admitted = site.admit_parts("k", &[1], 10, WINDOW).await;
+    site.slide(65).await;
+    assert_eq!(site.store.reap_quota(100).await.unwrap(), 1);
+    site.store.settle_quota("k", WINDOW, &[(admitted.at, -1)]).await.unwrap();
+    assert_eq!(site.admitted("k").await, 0);
+    site.store.settle_quota("k", WINDOW, &[(admitted.at, 9), (admitted.at, -1)]).await.unwrap();
+    assert_eq!(site.admitted("k").await, 9);
+    assert_eq!(site.admit("k", 5, 10, WINDOW).await, 1);
+}

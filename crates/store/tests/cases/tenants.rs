@@ -1,8 +1,11 @@
 //! Polling tenants in turns: whose requests come, how many of each, in which order, and under which fences.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
-use leasehold_store::{NewRequest, TENANT_VISITS, TenantBatch, TenantPoll};
+use leasehold_store::{Deferral, NewRequest, Retry, Stamp, TENANT_VISITS, TenantBatch, TenantPoll};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -129,6 +132,17 @@ async fn poll_for_the_ended_takes_them_alone() {
     found.sort();
     assert_eq!(found, ["a1", "c0", "c1", "c2"]);
     assert_eq!(site.poll(queue, "a", 100, &poll).await, TenantBatch::default());
+}
+
+/// Invariant 5: such a poll comes once a second, and does not take minutes to go round.
+#[tokio::test]
+async fn poll_for_the_ended_goes_round_a_thousand_tenants() {
+    let (site, queue) = Site::with_tenants().await;
+    let requests: Vec<_> = (0..1000).map(|n| of_tenant(&format!("t{n:04}"), &format!("r{n}"))).collect();
+    site.store.enqueue(&requests).await.unwrap();
+    site.store.cancel(&["r0", "r999"]).await.unwrap();
+    let poll = TenantPoll { ended_only: true, ..turns(1) };
+    assert_eq!(ids(&site.poll(queue, "a", 10, &poll).await.requests), ["r0", "r999"]);
 }
 
 #[tokio::test]
@@ -291,4 +305,30 @@ async fn poll_past_the_locked_steps_over_them() {
     site.until_blocked_by(&open).await;
     open.commit().await;
     assert_eq!(ids(&waiting.await.unwrap().requests), ["t0"]);
+}
+
+/// Invariant 5: one that was cancelled while it was in flight, and came back whichever way, has its outcome although
+/// its tenant is blocked.
+#[tokio::test]
+async fn what_was_cancelled_in_flight_comes_back_before_a_cap() {
+    let (site, queue) = Site::with_tenants().await;
+    site.enqueue_tenants(&[("a", 5)]).await;
+    let batch = site.poll(queue, "a", 4, &turns(4)).await;
+    let given: Vec<Stamp> = batch.requests.iter().map(|r| r.stamped.stamp.clone()).collect();
+    site.store.cancel(&["a0", "a1", "a2", "a3"]).await.unwrap();
+    let delay = Duration::from_secs(3600);
+    assert_eq!(site.store.undispatch("a", &given[..1], true).await.unwrap().len(), 1);
+    let deferral = Deferral { stamp: given[1].clone(), delay };
+    assert_eq!(site.store.defer("a", &[deferral]).await.unwrap().len(), 1);
+    let envelope = batch.requests[2].envelope.clone();
+    let retry = Retry { stamp: given[2].clone(), delay, envelope };
+    assert_eq!(site.store.retry("a", &[retry]).await.unwrap().len(), 1);
+    let blocked = TenantPoll { caps: caps(&[("a", 0)]), ..turns(4) };
+    assert_eq!(ids(&site.poll(queue, "a", 100, &blocked).await.requests), ["a0", "a1", "a2"]);
+
+    site.take_over(queue, "b").await;
+    let batch = site.poll(queue, "b", 100, &blocked).await;
+    let mut back = ids(&batch.requests);
+    back.sort_unstable();
+    assert_eq!(back, ["a0", "a1", "a2", "a3"]);
 }
