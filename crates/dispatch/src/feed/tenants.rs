@@ -77,6 +77,7 @@ impl Tenants {
         let now = Instant::now();
         let (tries, since) = self.tries;
         let mut tries = (tries + TRIES.0 * now.duration_since(since).as_secs_f64()).min(TRIES.1);
+        let quantum = (asked / TURNS).max(1);
         let from = self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let to = self.after.as_deref().map_or(Bound::Excluded(""), Bound::Included);
         // A poll visits no more, and in this order.
@@ -94,7 +95,7 @@ impl Tenants {
             .map(|name| {
                 let waits = self.waiting.contains_key(&name);
                 let cap = self.turned.get_mut(&name).map_or(0, |entry| {
-                    let cap = entry.cap(now, waits, tries >= 1.0);
+                    let cap = entry.cap(now, waits, if tries >= 1.0 { quantum } else { 0 }, quantum);
                     tries -= if entry.asked.1 > 0 { 1.0 } else { 0.0 };
                     cap
                 });
@@ -105,7 +106,7 @@ impl Tenants {
         TenantPoll {
             after: self.after.clone(),
             caps,
-            quantum: i32::try_from((asked / TURNS).max(1)).unwrap_or(i32::MAX),
+            quantum: i32::try_from(quantum).unwrap_or(i32::MAX),
             ..TenantPoll::default()
         }
     }
@@ -128,19 +129,19 @@ impl Tenants {
                     }
                     true
                 }
-                // Everything passed. What was freed meanwhile is still to come.
-                Some(Fared { passed, turned: None }) if *passed >= freed + probe => {
+                // Everything that came passed. What was freed meanwhile is still to come.
+                Some(Fared { passed, turned: None }) => {
                     if let Some(counter) = &mut entry.freed {
-                        counter.consume(u64::from(freed));
+                        counter.consume(u64::from(freed.min(*passed)));
                     }
-                    if probe > 0 {
-                        entry.probe = probe.saturating_mul(2);
+                    if probe > 0 && *passed >= freed + probe {
+                        entry.probe = entry.probe.saturating_mul(2);
                         entry.backoff = BACKOFF.0;
                     }
                     entry.probe <= FREE
                 }
-                // It has no more for us than could pass.
-                _ => freed + probe == 0,
+                // It has nothing for us.
+                None => freed + probe == 0,
             }
         });
         for (tenant, Fared { turned, .. }) in fared {
@@ -192,13 +193,16 @@ impl Tenants {
 }
 
 impl Entry {
-    fn cap(&mut self, now: Instant, waits: bool, may_try: bool) -> u32 {
+    /// No more than `most`, and of those to be tried no more than `tries`.
+    fn cap(&mut self, now: Instant, waits: bool, tries: u32, most: u32) -> u32 {
         if waits {
             self.asked = (0, 0);
             return 0;
         }
         let freed = self.freed.as_ref().map_or(0, |freed| u32::try_from(freed.count()).unwrap_or(FREE));
-        self.asked = (freed.min(FREE), if may_try && now >= self.until { self.probe } else { 0 });
+        let freed = freed.min(most);
+        let probe = if now >= self.until { self.probe.min(tries).min(most - freed) } else { 0 };
+        self.asked = (freed, probe);
         self.asked.0 + self.asked.1
     }
 }

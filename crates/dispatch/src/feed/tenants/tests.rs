@@ -24,7 +24,8 @@ fn learn(tenants: &mut Tenants, fared: impl IntoIterator<Item = (&'static str, F
 }
 
 fn caps(tenants: &mut Tenants) -> Vec<(String, i32)> {
-    tenants.poll(100).caps
+    // So many that a tenant's turn is no bound.
+    tenants.poll(10_000).caps
 }
 
 fn cap(tenants: &mut Tenants, tenant: &str) -> Option<i32> {
