@@ -21,6 +21,9 @@ CREATE TABLE quota_holders (
 CREATE TABLE quota_keys (
     refused_at  timestamptz,                           -- of the last refusal, to the second
     max         bigint,                                -- the limit last applied
+    waiter      bigint,                                -- a holder that was refused and has none: see quota_acquire
+    waits_until timestamptz,
+    turn_at     timestamptz,                           -- when a waiter last had its turn
     key         text COLLATE "C" PRIMARY KEY
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
@@ -194,6 +197,10 @@ $$;
 -- Takes up to `n` slots of `key` for the holder, and says how many: min(n, limit - slots of live holders). Before that
 -- it gives back `give_back` of its own, down to none.
 --
+-- Whoever gives back and takes in one call leaves nobody a gap. So where another holder was refused, has no slot at
+-- all, and keeps asking, one of those given back is left to it, once in five seconds at most, for as long as it may
+-- take to ask again.
+--
 -- A holder that seems lapsed is marked so before it is left out of the count. Marking waits for a renewal under way,
 -- and looks again; a renewal that comes after finds the mark. So none is counted as gone and lives on. Its slots go
 -- at once, as they never count again.
@@ -206,6 +213,10 @@ DECLARE
     me bigint;
     other bigint;
     used bigint;
+    mine bigint;
+    left_to_waiter int;
+    starves boolean;
+    served boolean;
     granted int;
     at timestamptz;
 BEGIN
@@ -239,18 +250,26 @@ BEGIN
         UPDATE quota_slots s SET slots = greatest(0, s.slots - give_back),
                 since = CASE WHEN s.slots > give_back THEN s.since ELSE at END
             WHERE s.key = quota_acquire.key AND s.holder_id = me;
+        left_to_waiter := (told.waiter <> me AND told.waits_until > at
+            AND (told.turn_at IS NULL OR told.turn_at < at - interval '5 seconds'))::int;
     END IF;
-    SELECT coalesce(sum(s.slots), 0) INTO used FROM quota_slots s WHERE s.key = quota_acquire.key AND s.slots > 0;
-    granted := greatest(0, least(n, max - used));
+    SELECT coalesce(sum(s.slots), 0), coalesce(sum(s.slots) FILTER (WHERE s.holder_id = me), 0) INTO used, mine
+        FROM quota_slots s WHERE s.key = quota_acquire.key AND s.slots > 0;
+    granted := greatest(0, least(n, max - used - coalesce(left_to_waiter, 0)));
+    starves := granted < n AND mine + granted = 0 AND (told.waiter IS NULL OR told.waiter = me OR told.waits_until <= at);
     IF granted > 0 THEN
         INSERT INTO quota_slots AS s (key, holder_id, slots, since) VALUES (key, me, granted, at)
             ON CONFLICT ON CONSTRAINT quota_slots_pkey DO UPDATE SET slots = s.slots + excluded.slots,
                 since = CASE WHEN s.slots > 0 THEN s.since ELSE excluded.since END;
     END IF;
-    IF told.max IS DISTINCT FROM max
+    served := granted > 0 AND told.waiter = me;
+    IF told.max IS DISTINCT FROM max OR starves OR served
         OR granted < n AND (told.refused_at IS NULL OR told.refused_at < at - interval '1 second') THEN
         UPDATE quota_keys k SET max = quota_acquire.max,
-                refused_at = CASE WHEN granted < n THEN at ELSE k.refused_at END
+                refused_at = CASE WHEN granted < n THEN at ELSE k.refused_at END,
+                waiter = CASE WHEN starves THEN me WHEN NOT coalesce(served, false) THEN k.waiter END,
+                waits_until = CASE WHEN starves THEN at + interval '2 seconds' ELSE k.waits_until END,
+                turn_at = CASE WHEN served THEN at ELSE k.turn_at END
             WHERE k.key = quota_acquire.key;
     END IF;
     RETURN granted;
@@ -332,22 +351,33 @@ BEGIN
         FROM quota_slots s WHERE s.key = ANY (locked) AND s.slots > 0 GROUP BY s.key
     ), asked AS MATERIALIZED (
         SELECT a.key, a.n, a.i, o.key IS NOT NULL AS ours, coalesce(u.slots, 0) AS slots,
-            least(a.give_back, coalesce(u.mine, 0)) AS back,
+            least(a.give_back, coalesce(u.mine, 0)) AS back, coalesce(u.mine, 0) AS mine,
+            k.waiter = me AS waits, k.waiter IS NULL OR k.waiter = me OR k.waits_until <= at AS may_wait,
+            coalesce(a.give_back > 0 AND k.waiter <> me AND k.waits_until > at
+                AND (k.turn_at IS NULL OR k.turn_at < at - interval '5 seconds'), false)::int AS left_to_waiter,
             CASE WHEN a.default_key IS NULL THEN a.max ELSE coalesce(
                 (SELECT l.max FROM quota_limits l WHERE l.key = a.key AND l.window_length = '0'),
                 (SELECT l.max FROM quota_limits l WHERE l.key = a.default_key AND l.window_length = '0'), a.max) END AS max
         FROM unnest(keys, ns, maxes, default_keys, give_backs) WITH ORDINALITY AS a (key, n, max, default_key, give_back, i)
             LEFT JOIN unnest(locked) AS o (key) ON o.key = a.key LEFT JOIN used u ON u.key = a.key
+            LEFT JOIN quota_keys k ON k.key = o.key
+    ), answered AS MATERIALIZED (
+        SELECT a.*, CASE WHEN a.ours THEN greatest(0, least(a.n, a.max - a.slots + a.back - a.left_to_waiter))::int END
+            AS granted FROM asked a
     ), told AS MATERIALIZED (
-        SELECT a.*, CASE WHEN a.ours THEN greatest(0, least(a.n, a.max - a.slots + a.back))::int END AS granted FROM asked a
+        SELECT a.*, a.may_wait AND a.granted < a.n AND a.mine - a.back + a.granted = 0 AS starves,
+            coalesce(a.waits AND a.granted > 0, false) AS served FROM answered a
     ), taken AS (
         INSERT INTO quota_slots AS s (key, holder_id, slots, since)
         SELECT t.key, me, t.granted - t.back, at FROM told t WHERE t.ours AND t.granted <> t.back
         ON CONFLICT ON CONSTRAINT quota_slots_pkey DO UPDATE SET slots = greatest(0, s.slots + excluded.slots),
             since = CASE WHEN s.slots > 0 AND s.slots + excluded.slots > 0 THEN s.since ELSE excluded.since END
     ), remembered AS (
-        UPDATE quota_keys k SET max = t.max, refused_at = CASE WHEN t.granted < t.n THEN at ELSE k.refused_at END
-        FROM told t WHERE t.ours AND k.key = t.key AND (k.max IS DISTINCT FROM t.max
+        UPDATE quota_keys k SET max = t.max, refused_at = CASE WHEN t.granted < t.n THEN at ELSE k.refused_at END,
+            waiter = CASE WHEN t.starves THEN me WHEN NOT t.served THEN k.waiter END,
+            waits_until = CASE WHEN t.starves THEN at + interval '2 seconds' ELSE k.waits_until END,
+            turn_at = CASE WHEN t.served THEN at ELSE k.turn_at END
+        FROM told t WHERE t.ours AND k.key = t.key AND (k.max IS DISTINCT FROM t.max OR t.starves OR t.served
             OR t.granted < t.n AND (k.refused_at IS NULL OR k.refused_at < at - interval '1 second'))
     )
     SELECT array_agg(t.granted ORDER BY t.i) INTO granted FROM told t;

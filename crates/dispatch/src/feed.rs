@@ -94,7 +94,7 @@ impl Feeder {
 
     /// Feeds until told to stop. A poll under way is finished first, and what waits at the gate handed back.
     pub(crate) async fn run(mut self) {
-        self.label_tenants().await;
+        self.label_tenants();
         let mut doze = Doze::default();
         let mut failed = FAILED.0;
         let mut batch = self.options.batch;
@@ -143,26 +143,28 @@ impl Feeder {
         }
     }
 
-    async fn label_tenants(&self) {
+    /// Beside the polls: what they meet unlabelled is labelled when it is handed back.
+    fn label_tenants(&self) {
         if !self.options.unlabelled {
             return;
         }
-        let labelled = self.stop.run_until_cancelled(self.served.consumer.label_tenants()).await;
-        match labelled {
-            Some(Ok(0)) | None => {}
-            Some(Ok(count)) => {
-                tracing::info!(queue = self.served.name, count, "requests were labelled with their tenants")
+        let (served, stop) = (Arc::clone(&self.served), self.stop.clone());
+        tokio::spawn(async move {
+            match stop.run_until_cancelled(served.consumer.label_tenants()).await {
+                Some(Ok(0)) | None => {}
+                Some(Ok(count)) => {
+                    tracing::info!(queue = served.name, count, "requests were labelled with their tenants");
+                }
+                Some(Err(error)) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(
+                        queue = served.name,
+                        error,
+                        "not all requests could be labelled with their tenants"
+                    );
+                }
             }
-            // What is not labelled is, when a gate hands it back.
-            Some(Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(
-                    queue = self.served.name,
-                    error,
-                    "not all requests could be labelled with their tenants"
-                );
-            }
-        }
+        });
     }
 
     /// Requests of tenants and those without, each first in turn. Where there are tenants, others are looked for when

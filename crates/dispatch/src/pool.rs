@@ -11,7 +11,7 @@ use std::{
 use rand::rngs::StdRng;
 use tokio::{
     sync::{Notify, Semaphore},
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -20,6 +20,8 @@ use crate::{
     retry::RetryPolicy, worker,
 };
 
+/// After the pool's gate has sent a request back nothing is brought for so long.
+const REFUSED: Duration = Duration::from_millis(100);
 /// Between two looks at what waits for a worker.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -49,6 +51,8 @@ pub(crate) struct Pool {
 struct State {
     lanes: Lanes<Job>,
     rng: StdRng,
+    /// The pool's gate has just sent a request back: bring no others so soon.
+    refused_until: Option<Instant>,
 }
 
 impl Pool {
@@ -74,7 +78,7 @@ impl Pool {
             abort: CancellationToken::new(),
             concurrency: config.concurrency,
             prefetch,
-            state: Mutex::new(State { lanes: Lanes::new(config.merge, queues), rng }),
+            state: Mutex::new(State { lanes: Lanes::new(config.merge, queues), rng, refused_until: None }),
             arrived: Notify::new(),
             freed: (0..queues).map(|_| Notify::new()).collect(),
             calls: TaskTracker::new(),
@@ -83,7 +87,16 @@ impl Pool {
 
     /// How many more requests of the queue at `place` may be held ready.
     pub(crate) fn room(&self, place: usize) -> usize {
-        self.prefetch.saturating_sub(self.state().lanes.waiting(place))
+        let state = self.state();
+        if state.refused_until.is_some_and(|until| Instant::now() < until) {
+            return 0;
+        }
+        self.prefetch.saturating_sub(state.lanes.waiting(place))
+    }
+
+    /// A request was sent back by the pool's gate.
+    pub(crate) fn refused(&self) {
+        self.state().refused_until = Some(Instant::now() + REFUSED);
     }
 
     /// How many requests of each queue are held ready at most.
@@ -164,7 +177,7 @@ impl Pool {
     }
 
     fn pop(&self) -> Option<Job> {
-        let State { lanes, rng } = &mut *self.state();
+        let State { lanes, rng, .. } = &mut *self.state();
         lanes.pop(rng)
     }
 

@@ -113,7 +113,10 @@ async fn pass_gate(pool: &Pool, job: &mut Job) -> Option<Verdict> {
                 return None;
             }
             Decision::Drop(drop) => return Some(dropped(job.stamp(), drop)),
-            Decision::Refuse(turned) => return Some(later(pool, job, turned.after)),
+            Decision::Refuse(turned) => {
+                pool.refused();
+                return Some(later(pool, job, turned.after));
+            }
             Decision::Fail(failed) => {
                 tracing::warn!(gate = failed.by, message = failed.message, "a gate failed");
                 return Some(later(pool, job, None));

@@ -191,16 +191,27 @@ impl Starting<'_> {
             return Ok(false);
         }
         let (in_force, new) = self.store.ensure_tenant_attributes(number, &attributes).await?;
-        if in_force != attributes {
-            tracing::warn!(
-                queue = queue.name,
-                ?in_force,
-                gate = ?attributes,
-                "the queue tells tenants apart by other attributes than its gate: one's backlog may hinder others"
-            );
+        if let Some(missing) = attributes.iter().find(|attribute| !in_force.contains(attribute)) {
+            return Err(ConfigError::at(
+                "queue",
+                &queue.name,
+                &TenantsDiffer { missing: missing.clone(), in_force },
+            )
+            .into());
         }
         Ok(new)
     }
+}
+
+/// One tenant's backlog would hide others of the same label.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its gate has a limit for each \"{missing}\", and the queue tells tenants apart by {in_force:?} only: set its \
+     tenant_attributes to both with configure_queue"
+)]
+struct TenantsDiffer {
+    missing: String,
+    in_force: Vec<String>,
 }
 
 /// Tells whoever follows that a beat has come back. Ends with the beats.

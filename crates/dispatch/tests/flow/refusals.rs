@@ -4,10 +4,15 @@ use std::collections::HashMap;
 
 use leasehold_dispatch::{
     Dispatcher, StartError,
-    config::{DispatcherConfig, GateConfig},
+    config::{DispatcherConfig, GateConfig, QuotaMode},
 };
+use serde_json::json;
 
-use crate::bench::{Bench, POOL, config, queue};
+use crate::{
+    bench::{Bench, POOL, QUEUE, config, queue},
+    desk::Desk,
+    tenants::quota,
+};
 
 async fn assert_refused(config: DispatcherConfig, named: &str) {
     let bench = Bench::new().await;
@@ -65,4 +70,24 @@ async fn a_pool_without_a_backend_is_refused_by_name() {
     let error = Dispatcher::start(bench.store.clone(), config()).await.err().unwrap();
     assert!(matches!(&error, StartError::Backend { pool, .. } if pool == POOL), "{error:?}");
     assert_eq!(bench.value::<i64>("SELECT count(*) FROM partitions", &[]).await, 0, "nothing was leased");
+}
+
+/// A gate with a limit for each user on a queue that tells only organisations apart: one user's backlog would hide
+/// others' behind it.
+#[tokio::test]
+async fn a_gate_whose_tenants_the_queue_does_not_tell_apart_is_refused_by_name() {
+    let bench = Bench::new().await;
+    bench.store.configure_queue(QUEUE, &json!({ "tenant_attributes": ["org"] })).await.unwrap();
+    let mut config = config();
+    config.queues[0].gate = quota(QuotaMode::Concurrency, 1);
+    let backends = || HashMap::from([(POOL.to_owned(), Desk::open().backend())]);
+    let refused = Dispatcher::start_with(bench.store.clone(), config.clone(), backends()).await;
+    let Err(StartError::Config(error)) = refused else { panic!("it started") };
+    let message = error.to_string();
+    assert!(
+        message.contains("queue \"q\"") && message.contains("userid") && message.contains("org"),
+        "{message}"
+    );
+    bench.store.configure_queue(QUEUE, &json!({ "tenant_attributes": ["org", "userid"] })).await.unwrap();
+    Dispatcher::start_with(bench.store.clone(), config, backends()).await.unwrap();
 }

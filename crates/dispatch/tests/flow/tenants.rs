@@ -300,3 +300,29 @@ async fn a_key_that_somebody_has_locked_holds_up_its_own_tenant_alone() {
     other.batch_execute("COMMIT").await.unwrap();
     bench.finish().await;
 }
+
+/// Two processes, one slot: whoever has it gives it back and takes it again, and leaves the other a turn all the same.
+#[tokio::test]
+async fn two_processes_take_turns_with_a_tenants_only_slot() {
+    let bench = Bench::new().await;
+    let desks = [Desk::open(), Desk::open()];
+    let config = gated(quota(QuotaMode::Concurrency, 1));
+    let mut dispatchers = Vec::new();
+    for desk in &desks {
+        dispatchers.push(
+            bench.start(DispatcherConfig { lease_ttl: Duration::from_secs(2), ..config.clone() }, desk).await,
+        );
+    }
+    until("both have a share", PATIENCE, async || {
+        let sql = "SELECT count(DISTINCT owner) = 2 AND count(owner) = 64 AND bool_and(NOT draining) FROM partitions";
+        bench.value::<bool>(sql, &[]).await
+    })
+    .await;
+    // More than either is through with before the other has had a turn.
+    bench.enqueue_requests(&of("a", 20_000)).await;
+    until("both have been called", PATIENCE, async || desks.iter().all(|desk| !desk.calls().is_empty()))
+        .await;
+    assert!(desks.iter().all(|desk| desk.peak() == 1));
+    assert!(desks.iter().map(|desk| desk.calls().len()).sum::<usize>() < 20_000);
+    desks.iter().for_each(|desk| desk.hold());
+}

@@ -29,6 +29,7 @@ mod quota_races;
 mod quota_rates;
 mod quota_roles;
 mod quota_slots;
+mod quota_turns;
 mod quota_windows;
 mod races;
 mod repeats;

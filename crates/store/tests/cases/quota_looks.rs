@@ -129,7 +129,10 @@ async fn status_shows_the_worst_of_the_keys_refused_just_now() {
     .await;
     assert_eq!(seen().await, (2, vec![slots, tokens]));
 
-    site.execute("INSERT INTO quota_keys SELECT now(), 1, n FROM generate_series(1, 3000) n").await;
+    site.execute(
+        "INSERT INTO quota_keys (refused_at, max, key) SELECT now(), 1, n FROM generate_series(1, 3000) n",
+    )
+    .await;
     let (all, shown) = seen().await;
     assert_eq!((all, shown.len()), (1001, 20), "1,000 of slots, and one window");
 }
