@@ -23,6 +23,7 @@ CREATE TABLE quota_keys (
     max         bigint,                                -- the limit last applied
     waiter      bigint,                                -- a holder that was refused and has none: see quota_acquire
     waits_until timestamptz,
+    left_until  timestamptz,                           -- one slot is for it alone
     turn_at     timestamptz,                           -- when a waiter last had its turn
     key         text COLLATE "C" PRIMARY KEY
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
@@ -198,8 +199,8 @@ $$;
 -- it gives back `give_back` of its own, down to none.
 --
 -- Whoever gives back and takes in one call leaves nobody a gap. So where another holder was refused, has no slot at
--- all, and keeps asking, one of those given back is left to it, once in five seconds at most, for as long as it may
--- take to ask again.
+-- all, and keeps asking, one of those given back is left to it alone, once in five seconds at most, for as long as it
+-- may take to ask again: two seconds.
 --
 -- A holder that seems lapsed is marked so before it is left out of the count. Marking waits for a renewal under way,
 -- and looks again; a renewal that comes after finds the mark. So none is counted as gone and lives on. Its slots go
@@ -217,6 +218,7 @@ DECLARE
     left_to_waiter int;
     starves boolean;
     served boolean;
+    leaves boolean;
     granted int;
     at timestamptz;
 BEGIN
@@ -250,12 +252,12 @@ BEGIN
         UPDATE quota_slots s SET slots = greatest(0, s.slots - give_back),
                 since = CASE WHEN s.slots > give_back THEN s.since ELSE at END
             WHERE s.key = quota_acquire.key AND s.holder_id = me;
-        left_to_waiter := (told.waiter <> me AND told.waits_until > at
-            AND (told.turn_at IS NULL OR told.turn_at < at - interval '5 seconds'))::int;
     END IF;
+    left_to_waiter := coalesce(told.waiter <> me AND told.waits_until > at AND (coalesce(told.left_until > at, false)
+        OR give_back > 0 AND (told.turn_at IS NULL OR told.turn_at < at - interval '5 seconds')), false)::int;
     SELECT coalesce(sum(s.slots), 0), coalesce(sum(s.slots) FILTER (WHERE s.holder_id = me), 0) INTO used, mine
         FROM quota_slots s WHERE s.key = quota_acquire.key AND s.slots > 0;
-    granted := greatest(0, least(n, max - used - coalesce(left_to_waiter, 0)));
+    granted := greatest(0, least(n, max - used - left_to_waiter));
     starves := granted < n AND mine + granted = 0 AND (told.waiter IS NULL OR told.waiter = me OR told.waits_until <= at);
     IF granted > 0 THEN
         INSERT INTO quota_slots AS s (key, holder_id, slots, since) VALUES (key, me, granted, at)
@@ -263,12 +265,14 @@ BEGIN
                 since = CASE WHEN s.slots > 0 THEN s.since ELSE excluded.since END;
     END IF;
     served := granted > 0 AND told.waiter = me;
-    IF told.max IS DISTINCT FROM max OR starves OR served
+    leaves := left_to_waiter = 1 AND NOT coalesce(told.left_until > at, false);
+    IF told.max IS DISTINCT FROM max OR starves OR served OR leaves
         OR granted < n AND (told.refused_at IS NULL OR told.refused_at < at - interval '1 second') THEN
         UPDATE quota_keys k SET max = quota_acquire.max,
                 refused_at = CASE WHEN granted < n THEN at ELSE k.refused_at END,
                 waiter = CASE WHEN starves THEN me WHEN NOT coalesce(served, false) THEN k.waiter END,
                 waits_until = CASE WHEN starves THEN at + interval '2 seconds' ELSE k.waits_until END,
+                left_until = CASE WHEN leaves THEN at + interval '2 seconds' WHEN NOT coalesce(served, false) THEN k.left_until END,
                 turn_at = CASE WHEN served THEN at ELSE k.turn_at END
             WHERE k.key = quota_acquire.key;
     END IF;
@@ -353,8 +357,9 @@ BEGIN
         SELECT a.key, a.n, a.i, o.key IS NOT NULL AS ours, coalesce(u.slots, 0) AS slots,
             least(a.give_back, coalesce(u.mine, 0)) AS back, coalesce(u.mine, 0) AS mine,
             k.waiter = me AS waits, k.waiter IS NULL OR k.waiter = me OR k.waits_until <= at AS may_wait,
-            coalesce(a.give_back > 0 AND k.waiter <> me AND k.waits_until > at
-                AND (k.turn_at IS NULL OR k.turn_at < at - interval '5 seconds'), false)::int AS left_to_waiter,
+            coalesce(k.left_until > at, false) AS was_left,
+            coalesce(k.waiter <> me AND k.waits_until > at AND (coalesce(k.left_until > at, false) OR a.give_back > 0
+                AND (k.turn_at IS NULL OR k.turn_at < at - interval '5 seconds')), false)::int AS left_to_waiter,
             CASE WHEN a.default_key IS NULL THEN a.max ELSE coalesce(
                 (SELECT l.max FROM quota_limits l WHERE l.key = a.key AND l.window_length = '0'),
                 (SELECT l.max FROM quota_limits l WHERE l.key = a.default_key AND l.window_length = '0'), a.max) END AS max
@@ -376,8 +381,11 @@ BEGIN
         UPDATE quota_keys k SET max = t.max, refused_at = CASE WHEN t.granted < t.n THEN at ELSE k.refused_at END,
             waiter = CASE WHEN t.starves THEN me WHEN NOT t.served THEN k.waiter END,
             waits_until = CASE WHEN t.starves THEN at + interval '2 seconds' ELSE k.waits_until END,
+            left_until = CASE WHEN t.left_to_waiter = 1 AND NOT t.was_left THEN at + interval '2 seconds'
+                WHEN NOT t.served THEN k.left_until END,
             turn_at = CASE WHEN t.served THEN at ELSE k.turn_at END
         FROM told t WHERE t.ours AND k.key = t.key AND (k.max IS DISTINCT FROM t.max OR t.starves OR t.served
+            OR t.left_to_waiter = 1 AND NOT t.was_left
             OR t.granted < t.n AND (k.refused_at IS NULL OR k.refused_at < at - interval '1 second'))
     )
     SELECT array_agg(t.granted ORDER BY t.i) INTO granted FROM told t;

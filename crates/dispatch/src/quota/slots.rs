@@ -63,7 +63,7 @@ impl Slots {
         let give_back = busy.take_owed(&limit.key);
         let n = i32::try_from(asks).unwrap_or(i32::MAX);
         let granted = self.store.exchange_quota_slots(busy.name(), &quota, give_back, n).await?;
-        self.fire(&limit.key, give_back, granted);
+        self.fire(&limit.key, give_back, granted, n);
         Ok(Holder::answers(busy, &limit.key, granted, asks))
     }
 
@@ -91,7 +91,7 @@ impl Slots {
         for ((limit, asks), once) in std::iter::zip(batch, &once) {
             let answer = match if *once { granted.next() } else { None } {
                 Some((exchange, Some(granted))) => {
-                    self.fire(&limit.key, exchange.give_back, granted);
+                    self.fire(&limit.key, exchange.give_back, granted, exchange.n);
                     let answer = Holder::answers(busy, &limit.key, granted, asks.len());
                     if answer.is_none() {
                         answers = None;
@@ -111,9 +111,12 @@ impl Slots {
         Ok(answers)
     }
 
-    /// What was given back and not taken again is free for others.
-    fn fire(&self, key: &str, give_back: i32, granted: i32) {
-        if let Ok(freed @ 1..) = u64::try_from(give_back - granted) {
+    /// What was given back and not wanted again is free for others. Where less was granted than was asked for,
+    /// nothing is.
+    fn fire(&self, key: &str, give_back: i32, granted: i32, asked: i32) {
+        if granted == asked
+            && let Ok(freed @ 1..) = u64::try_from(give_back - granted)
+        {
             self.releases.fire(key, freed);
         }
     }

@@ -27,6 +27,7 @@ async fn an_exchange_leaves_a_slot_to_a_holder_that_has_none_and_takes_turns_wit
         assert_eq!(site.retake("a", 1, many).await, 1, "nobody else asks");
         assert_eq!(site.take("b", "k", 1, 1).await, 0);
         assert_eq!(site.retake("a", 1, many).await, 0, "b has waited long enough");
+        assert_eq!(site.take("a", "k", 1, 1).await, 0, "it is b's alone");
         assert_eq!(site.retake("b", 1, many).await, 1);
         // Now a waits, and b keeps it for a while.
         assert_eq!(site.retake("a", 1, many).await, 0);
