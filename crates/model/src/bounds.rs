@@ -1,6 +1,6 @@
 //! How much of each model is walked through: a minute of it for the tests, the rest for whoever asks.
 
-use crate::{quota::Quota, window::Windows};
+use crate::{lease::Lease, quota::Quota, window::Windows};
 
 /// Slots. With `large`, whatever one holder may do, two do at once.
 pub fn quota(large: bool) -> Vec<Quota> {
@@ -17,6 +17,36 @@ pub fn windows(large: bool) -> Vec<Windows> {
     let mut all = vec![Windows::new(2, 2)];
     if large {
         all.extend([Windows::new(3, 2), Windows::new(2, 3)]);
+    }
+    all
+}
+
+/// Leases, against a swift owner; without statements about leases that run late, see [`Lease::late_leases`]. With `large`, also against one to whom as much happens.
+pub fn leases(large: bool) -> Vec<Lease> {
+    let one = Lease {
+        partitions: 1,
+        requests: 1,
+        epochs: 2,
+        attempts: 2,
+        writes: 1,
+        swift: true,
+        crashes: true,
+        late_leases: false,
+        fault: None,
+    };
+    let mut all = vec![
+        one,
+        Lease { epochs: 3, attempts: 1, writes: 2, ..one },
+        Lease { requests: 2, attempts: 1, ..one },
+        Lease { partitions: 2, requests: 2, epochs: 1, attempts: 1, ..one },
+    ];
+    if large {
+        all.extend([
+            Lease { swift: false, attempts: 1, ..one },
+            Lease { epochs: 3, attempts: 2, ..one },
+            Lease { attempts: 3, ..one },
+            Lease { writes: 2, ..one },
+        ]);
     }
     all
 }

@@ -9,6 +9,7 @@
 
 pub mod bounds;
 pub mod fault;
+pub mod lease;
 pub mod quota;
 pub mod verdict;
 pub mod window;

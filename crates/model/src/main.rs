@@ -26,6 +26,7 @@ enum Size {
 enum Name {
     Quota,
     Window,
+    Lease,
 }
 
 fn main() -> ExitCode {
@@ -38,6 +39,9 @@ fn main() -> ExitCode {
     }
     if wanted(Name::Window) {
         bounds::windows(large).into_iter().for_each(|model| sound &= report(model));
+    }
+    if wanted(Name::Lease) {
+        bounds::leases(large).into_iter().for_each(|model| sound &= report(model));
     }
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
