@@ -21,7 +21,7 @@ pub fn windows(large: bool) -> Vec<Windows> {
     all
 }
 
-/// Leases, against a swift owner; without statements about leases that run late, see [`Lease::late_leases`]. With `large`, also against one to whom as much happens.
+/// Leases, against a swift owner; without heartbeats that run late, see [`Lease::late_beats`]. With `large`, also against one to whom as much happens.
 pub fn leases(large: bool) -> Vec<Lease> {
     let one = Lease {
         partitions: 1,
@@ -32,6 +32,7 @@ pub fn leases(large: bool) -> Vec<Lease> {
         swift: true,
         crashes: true,
         late_leases: false,
+        late_beats: false,
         fault: None,
     };
     let mut all = vec![
@@ -39,6 +40,7 @@ pub fn leases(large: bool) -> Vec<Lease> {
         Lease { epochs: 3, attempts: 1, writes: 2, ..one },
         Lease { requests: 2, attempts: 1, ..one },
         Lease { partitions: 2, requests: 2, epochs: 1, attempts: 1, ..one },
+        Lease { attempts: 1, late_leases: true, ..one },
     ];
     if large {
         all.extend([

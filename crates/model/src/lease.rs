@@ -47,10 +47,12 @@ pub struct Lease {
     pub swift: bool,
     /// Owners may be killed.
     pub crashes: bool,
-    /// Heartbeats, acquires and releases that were given up may run later. Invariant 2 does not hold then, in the
+    /// Acquires and releases that were given up may run later.
+    pub late_leases: bool,
+    /// Heartbeats that were given up may run later. Invariant 2 does not hold then, in the
     /// product neither: a heartbeat of an earlier generation brings a forgotten membership back, and with it polls
     /// of that generation which were thought to be fenced.
-    pub late_leases: bool,
+    pub late_beats: bool,
     /// What breaks.
     pub fault: Option<Fault>,
 }

@@ -14,6 +14,7 @@ const BOUNDS: Lease = Lease {
     swift: true,
     crashes: false,
     late_leases: false,
+    late_beats: false,
     fault: None,
 };
 
@@ -33,9 +34,9 @@ fn leases_strand_nothing_and_answer_once() {
 /// What the product does not keep out: two statements of one owner that run after its membership was forgotten.
 #[test]
 fn a_late_heartbeat_brings_back_an_old_poll() {
-    let model = Lease { late_leases: true, attempts: 1, writes: 1, ..BOUNDS };
+    let model = Lease { late_beats: true, attempts: 1, writes: 1, ..BOUNDS };
     let steps = refute(model, LOOKED_AFTER);
-    assert!(steps.is_some(), "the gap is closed: `late_leases` belongs into the bounds");
+    assert!(steps.is_some(), "the gap is closed: `late_beats` belongs into the bounds");
 }
 
 #[test]

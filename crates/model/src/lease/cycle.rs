@@ -100,7 +100,7 @@ fn of_owner(model: &Lease, state: &State, o: usize, actions: &mut Vec<Action>) {
         Cycle::Polling => {}
         Cycle::Free => {
             actions.push(Action::Beat { o });
-            if model.late_leases && owner.late_beat == 0 {
+            if model.late_beats && owner.late_beat == 0 {
                 actions.push(Action::DelayBeat { o });
             }
             if owner.orphans != [0; MAX] {
