@@ -33,6 +33,7 @@ pub fn leases(large: bool) -> Vec<Lease> {
         crashes: true,
         late_leases: false,
         late_beats: false,
+        joins: false,
         fault: None,
     };
     let mut all = vec![
@@ -44,6 +45,7 @@ pub fn leases(large: bool) -> Vec<Lease> {
     ];
     if large {
         all.extend([
+            Lease { attempts: 1, late_beats: true, joins: true, ..one },
             Lease { swift: false, attempts: 1, ..one },
             Lease { epochs: 3, attempts: 2, ..one },
             Lease { attempts: 3, ..one },

@@ -13,6 +13,7 @@
 //! once), polls that find some of what is pending, deadlines, locks held across statements (a reset that skips a row
 //! is as one that fails), and resets that run after they were given up.
 
+mod beat;
 mod cycle;
 mod ledger;
 mod state;
@@ -53,6 +54,10 @@ pub struct Lease {
     /// product neither: a heartbeat of an earlier generation brings a forgotten membership back, and with it polls
     /// of that generation which were thought to be fenced.
     pub late_beats: bool,
+    /// A rule that the product does not have, and that closes the gap: a heartbeat neither makes a membership nor
+    /// raises its generation. Who finds none of his own generation joins, under one that no poll has had, and polls
+    /// nothing before he heard that.
+    pub joins: bool,
     /// What breaks.
     pub fault: Option<Fault>,
 }

@@ -15,6 +15,7 @@ const BOUNDS: Lease = Lease {
     crashes: false,
     late_leases: false,
     late_beats: false,
+    joins: false,
     fault: None,
 };
 

@@ -1,15 +1,14 @@
-//! What an owner does under its cycle lock besides polling: beats, reconciliations, hand-backs; and what befalls it.
+//! What an owner does under its cycle lock besides polling, and what befalls it; here the reconciliations and hand-backs.
 //!
 //! Steps of a beat may come in any order and number that the ledger allows, except that partitions are acquired,
 //! released and reset after a heartbeat was heard, with no poll between.
 
 use super::{
-    Lease, MAX,
+    Lease, MAX, beat,
     state::{Action, Request, State},
     statement::{Progress, Verb, Write},
     swift,
 };
-use crate::Fault;
 
 /// What holds the cycle lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,6 +72,9 @@ pub(super) fn actions(model: &Lease, state: &State, actions: &mut Vec<Action>) {
         if owner.late_beat != 0 {
             actions.push(Action::RunLateBeat { o });
         }
+        if owner.late_join != 0 {
+            actions.push(Action::RunLateJoin { o });
+        }
         for (p, partition) in state.partitions.iter().enumerate() {
             if owner.late_release & 1 << p != 0 {
                 actions.push(Action::RunLateRelease { o, p });
@@ -102,6 +104,9 @@ fn of_owner(model: &Lease, state: &State, o: usize, actions: &mut Vec<Action>) {
             actions.push(Action::Beat { o });
             if model.late_beats && owner.late_beat == 0 {
                 actions.push(Action::DelayBeat { o });
+            }
+            if model.late_beats && model.joins && owner.member == 0 && owner.late_join == 0 {
+                actions.push(Action::DelayJoin { o });
             }
             if owner.orphans != [0; MAX] {
                 actions.extend([true, false].map(|heard| Action::HandBackOrphans { o, heard }));
@@ -180,63 +185,7 @@ pub(super) fn step(model: &Lease, state: &mut State, action: Action) {
             state.owners[o].cycle = Cycle::Free;
         }
         Action::EndCycle { o } => state.owners[o].cycle = Cycle::Free,
-        _ => beat(model, state, action),
-    }
-}
-
-fn beat(model: &Lease, state: &mut State, action: Action) {
-    match action {
-        Action::Beat { o } => {
-            let leases = renew(state, o, state.owners[o].generation);
-            state.owners[o].cycle = Cycle::Beaten(leases);
-        }
-        Action::DelayBeat { o } => state.owners[o].late_beat = state.owners[o].generation,
-        Action::RunLateBeat { o } => {
-            let generation = std::mem::take(&mut state.owners[o].late_beat);
-            renew(state, o, generation);
-        }
-        Action::HearBeat { o } => {
-            if let Cycle::Beaten(leases) = state.owners[o].cycle {
-                state.owners[o].sync(model, leases);
-                state.owners[o].cycle = Cycle::Synced;
-            }
-        }
-        Action::Reset { o, heard } => reset(model, state, o, heard),
-        Action::Release { o, p, heard } => {
-            give_up(state, o, p);
-            if heard {
-                state.owners[o].release(model, p);
-            } else {
-                state.owners[o].cycle = Cycle::Free;
-            }
-        }
-        Action::DelayRelease { o, p } => {
-            state.owners[o].late_release |= 1 << p;
-            state.owners[o].cycle = Cycle::Free;
-        }
-        Action::RunLateRelease { o, p } => {
-            state.owners[o].late_release &= !(1 << p);
-            give_up(state, o, p);
-        }
-        Action::Acquire { o, p } => {
-            let epoch = acquire(state, o, p);
-            state.owners[o].cycle = Cycle::Acquired { p, epoch };
-        }
-        Action::DelayAcquire { o } => {
-            state.owners[o].late_acquire = true;
-            state.owners[o].cycle = Cycle::Free;
-        }
-        Action::RunLateAcquire { o, p } => {
-            state.owners[o].late_acquire = false;
-            acquire(state, o, p);
-        }
-        Action::HearAcquire { o } => {
-            if let Cycle::Acquired { p, epoch } = state.owners[o].cycle {
-                state.owners[o].gain(model, p, epoch);
-                state.owners[o].cycle = Cycle::Synced;
-            }
-        }
-        _ => {}
+        _ => beat::step(model, state, action),
     }
 }
 
@@ -258,34 +207,6 @@ fn delay(state: &mut State, o: usize, (request, attempt): (usize, u8)) {
     if !state.writes.contains(&write) {
         state.writes.push(write);
     }
-}
-
-/// `heartbeat`.
-fn renew(state: &mut State, o: usize, generation: u8) -> [u8; MAX] {
-    state.owners[o].member = state.owners[o].member.max(generation);
-    let mut leases = [0; MAX];
-    for (p, partition) in state.partitions.iter_mut().enumerate() {
-        if partition.owner.map(usize::from) == Some(o) {
-            partition.live = true;
-            leases[p] = partition.epoch;
-        }
-    }
-    leases
-}
-
-/// `release_partitions`.
-fn give_up(state: &mut State, o: usize, p: usize) {
-    if state.owns(o, p) {
-        (state.partitions[p].owner, state.partitions[p].live) = (None, false);
-    }
-}
-
-/// `acquire_partitions`: the new epoch.
-fn acquire(state: &mut State, o: usize, p: usize) -> u8 {
-    let partition = &mut state.partitions[p];
-    partition.epoch += 1;
-    (partition.owner, partition.live) = (Some(u8::from(o == 1)), true);
-    partition.epoch
 }
 
 fn look_in_flight(model: &Lease, state: &mut State, o: usize) {
@@ -321,28 +242,4 @@ fn hand_back_unknown(model: &Lease, state: &mut State, o: usize, heard: bool) {
         state.owners[o].note_reconciled(horizon, last);
     }
     state.owners[o].cycle = Cycle::Free;
-}
-
-/// `reset_stale`, of all partitions that are not settled.
-fn reset(model: &Lease, state: &mut State, o: usize, heard: bool) {
-    let running = state.running();
-    for p in (0..state.partitions.len()).filter(|p| state.owners[o].unsettled(*p)) {
-        let current = state.partitions[p].epoch;
-        let owned = state.owns(o, p);
-        let requests = state.requests.iter_mut().enumerate();
-        for (_, request) in requests.filter(|(r, _)| owned && model.partition_of(*r) == p) {
-            let touched = |epoch| epoch < current || model.broken(Fault::ResetTouchesCurrent);
-            if matches!(request.row, Request::InFlight { epoch, .. } if touched(epoch)) {
-                request.row = Request::Pending;
-            }
-        }
-    }
-    for p in (0..state.partitions.len()).filter(|_| heard) {
-        if state.owners[o].unsettled(p) {
-            state.owners[o].note_reset(model, p, running);
-        }
-    }
-    if !heard {
-        state.owners[o].cycle = Cycle::Free;
-    }
 }

@@ -53,6 +53,10 @@ pub struct Owner {
     pub member: u8,
     /// The generation of a heartbeat that was given up and may still run; 0: there is none.
     pub late_beat: u8,
+    /// The same, of a join.
+    pub late_join: u8,
+    /// Its last join was heard, and no other sent since.
+    pub joined: bool,
     /// So may an acquire.
     pub late_acquire: bool,
     /// Partitions (a bit each) that a release names which was given up and may still run.
@@ -71,6 +75,8 @@ impl Owner {
             cycle: Cycle::Free,
             member: 0,
             late_beat: 0,
+            late_join: 0,
+            joined: false,
             late_acquire: false,
             late_release: 0,
         }
@@ -78,8 +84,8 @@ impl Owner {
 
     /// The process is no more; what it wrote stays.
     pub(super) fn crash(&mut self) {
-        let Self { member, late_beat, late_acquire, late_release, .. } = *self;
-        *self = Self { up: false, member, late_beat, late_acquire, late_release, ..Self::new() };
+        let Self { member, late_beat, late_join, late_acquire, late_release, .. } = *self;
+        *self = Self { up: false, member, late_beat, late_join, late_acquire, late_release, ..Self::new() };
     }
 
     pub(super) fn track(&mut self, model: &Lease, r: usize, epoch: u8, attempt: u8) {
@@ -150,7 +156,7 @@ impl Owner {
 
     /// A statement about leases that was given up may still run.
     pub(super) fn is_late(&self) -> bool {
-        self.late_beat != 0 || self.late_acquire || self.late_release != 0
+        self.late_beat != 0 || self.late_join != 0 || self.late_acquire || self.late_release != 0
     }
 
     /// The partition is among those that are reset next.
@@ -163,6 +169,16 @@ impl Owner {
             let horizon = *share.horizon.get_or_insert(running);
             share.settled = running & horizon == 0 || model.broken(Fault::FirstResetIsFinal);
         }
+    }
+
+    /// The generation of a join: none that was polled with.
+    pub(super) fn join(&mut self) -> u8 {
+        self.generation += 1;
+        self.joined = false;
+        if let Some(mark) = &mut self.mark {
+            *mark = Mark { generation: self.generation, horizon: None };
+        }
+        self.generation
     }
 
     pub(super) fn mark(&mut self) {

@@ -77,6 +77,8 @@ pub enum Action {
     Beat { o: usize },
     DelayBeat { o: usize },
     RunLateBeat { o: usize },
+    DelayJoin { o: usize },
+    RunLateJoin { o: usize },
     HearBeat { o: usize },
     Reset { o: usize, heard: bool },
     Release { o: usize, p: usize, heard: bool },
@@ -214,14 +216,14 @@ impl State {
         let polls = || self.polls.iter().filter(|poll| usize::from(poll.owner) == n);
         let owner = &self.owners[n];
         let mut all: Vec<u8> = polls().map(|poll| poll.generation).collect();
-        all.extend([owner.generation, owner.member, owner.late_beat]);
+        all.extend([owner.generation, owner.member, owner.late_beat, owner.late_join]);
         all.retain(|generation| *generation != 0);
         all.sort_unstable();
         all.dedup();
         let rank =
             |old: &mut u8| *old = all.iter().position(|g| g == old).map_or(0, |i| i + 1).to_le_bytes()[0];
         let owner = &mut self.owners[n];
-        let told = [&mut owner.member, &mut owner.late_beat];
+        let told = [&mut owner.member, &mut owner.late_beat, &mut owner.late_join];
         told.into_iter().chain([&mut owner.generation]).for_each(rank);
         if let Some(mark) = &mut owner.mark {
             mark.generation = owner.generation;

@@ -97,7 +97,7 @@ pub struct Write {
 /// What may happen to statements, and which may be sent.
 pub(super) fn actions(model: &Lease, state: &State, actions: &mut Vec<Action>) {
     for (o, owner) in state.owners.iter().enumerate().filter(|(o, _)| !model.is_swift(*o)) {
-        let unfenced = owner.mark.is_some_and(|mark| mark.horizon.is_none());
+        let unfenced = model.joins && !owner.joined || owner.mark.is_some_and(|mark| mark.horizon.is_none());
         let active = owner.shares.iter().any(Option::is_some);
         if owner.up && owner.cycle == Cycle::Free && active && !unfenced && state.attempts < model.attempts {
             actions.push(Action::Poll { o });

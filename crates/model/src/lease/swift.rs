@@ -23,7 +23,8 @@ pub(super) fn actions(model: &Lease, state: &State, o: usize, actions: &mut Vec<
             actions.push(Action::Acquire { o, p });
         }
     }
-    if owner.shares.iter().any(Option::is_some) && state.attempts < model.attempts {
+    let joined = !model.joins || owner.joined;
+    if joined && owner.shares.iter().any(Option::is_some) && state.attempts < model.attempts {
         actions.push(Action::Poll { o });
     }
     for r in (0..MAX).filter(|r| owner.tracked[*r].is_some()) {
@@ -117,7 +118,8 @@ fn serve(model: &Lease, state: &mut State, o: usize) {
     heartbeat(model, state, o);
     (0..state.partitions.len()).for_each(|p| acquire(model, state, o, p));
     state.step(model, Action::EndCycle { o });
-    let unfenced = state.owners[o].mark.is_some_and(|mark| mark.horizon.is_none());
+    let unfenced = model.joins && !state.owners[o].joined
+        || state.owners[o].mark.is_some_and(|mark| mark.horizon.is_none());
     if !unfenced && state.owners[o].shares.iter().any(Option::is_some) {
         poll(model, state, o);
     }
