@@ -1,0 +1,85 @@
+//! Runs the checker, and says what came out.
+
+use std::{
+    fmt::Debug,
+    hash::Hash,
+    time::{Duration, Instant},
+};
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
+
+/// A model that the checker can walk through.
+pub trait Protocol:
+    Model<
+        State: Clone + Debug + Hash + PartialEq + Send + Sync,
+        Action: Clone + Debug + PartialEq + Send + Sync,
+    > + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<M> Protocol for M where
+    M: Model<
+            State: Clone + Debug + Hash + PartialEq + Send + Sync,
+            Action: Clone + Debug + PartialEq + Send + Sync,
+        > + Send
+        + Sync
+        + 'static
+{
+}
+
+/// What a walk through all states found.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// States reached, each as often as there are ways to it from a neighbour.
+    pub generated: usize,
+    /// States.
+    pub unique: usize,
+    /// Steps of the longest of the shortest ways.
+    pub depth: usize,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Properties that hold, in the model's order.
+    pub held: Vec<&'static str>,
+    /// Properties that do not, each with the steps to a counterexample; none for what should be possible and is not.
+    pub failed: Vec<(&'static str, Vec<String>)>,
+}
+
+/// Walks through all states of a model.
+pub fn check<M: Protocol>(model: M) -> Verdict {
+    judge(model, HasDiscoveries::All)
+}
+
+/// Walks until `property` fails: the steps to a counterexample. None: it holds.
+pub fn refute<M: Protocol>(model: M, property: &'static str) -> Option<Vec<String>> {
+    let verdict = judge(model, HasDiscoveries::AnyOf([property].into()));
+    verdict.failed.into_iter().find(|(name, _)| *name == property).map(|(_, steps)| steps)
+}
+
+fn judge<M: Protocol>(model: M, until: HasDiscoveries) -> Verdict {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let began = Instant::now();
+    let checker = model.checker().threads(threads).finish_when(until).spawn_bfs().join();
+    let (mut held, mut failed) = (Vec::new(), Vec::new());
+    let mut discoveries = checker.discoveries();
+    for property in checker.model().properties() {
+        let found = discoveries.remove(property.name);
+        match (&property.expectation, found) {
+            (Expectation::Sometimes, None) => failed.push((property.name, Vec::new())),
+            (Expectation::Sometimes, Some(_)) | (_, None) => held.push(property.name),
+            (_, Some(path)) => {
+                let steps = path.into_actions().iter().map(|action| format!("{action:?}")).collect();
+                failed.push((property.name, steps));
+            }
+        }
+    }
+    Verdict {
+        generated: checker.state_count(),
+        unique: checker.unique_state_count(),
+        depth: checker.max_depth(),
+        elapsed: began.elapsed(),
+        held,
+        failed,
+    }
+}
