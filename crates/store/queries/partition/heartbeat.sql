@@ -1,14 +1,15 @@
 -- leasehold_store::Store::heartbeat
 --
--- A leaving owner keeps its row (it can still be woken) and is not counted. A lapsed member is forgotten once no
--- partition names it: until then its row keeps polls of its older generations out. Rows are locked in key order.
+-- A leaving owner keeps its row (it can still be woken) and is not counted. A lapsed member's row keeps polls of its
+-- older generations out, and heartbeats given up and run ever so late from making it anew with one of them: it is
+-- forgotten an hour after its lapse, and not while a partition names it. Rows are locked in key order.
 WITH me AS (
     INSERT INTO dispatchers AS d (queue_id, owner, expires_at, member, generation)
     VALUES ($1, $2, clock_timestamp() + $3::float8 * interval '1 second', $4, $5)
     ON CONFLICT (queue_id, owner) DO UPDATE SET expires_at = excluded.expires_at, member = excluded.member, generation = greatest(d.generation, excluded.generation)
 ), lapsed AS (
     DELETE FROM dispatchers d WHERE d.ctid = ANY (ARRAY(
-        SELECT c.ctid FROM dispatchers c WHERE c.queue_id = $1 AND c.owner <> $2 AND c.expires_at <= now()
+        SELECT c.ctid FROM dispatchers c WHERE c.queue_id = $1 AND c.owner <> $2 AND c.expires_at <= now() - interval '1 hour'
             AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = $1 AND p.owner = c.owner)
         FOR UPDATE SKIP LOCKED))
 ), held AS MATERIALIZED (
