@@ -53,7 +53,7 @@ impl Store {
     }
 
     /// Renews every partition still naming the owner (even a lapsed one, if nobody took it) for `ttl`, and its
-    /// membership: counted for a share when `member`. Forgets members that have lapsed. `generation` is the one
+    /// membership: counted for a share when `member`. Forgets members that lapsed an hour ago. `generation` is the one
     /// that the owner's polls carry; it never falls.
     ///
     /// # Errors

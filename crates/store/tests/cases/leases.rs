@@ -163,6 +163,9 @@ async fn lapsed_peer_is_not_counted_and_forgotten() {
     assert_eq!(members(&site, queue, "b", true).await, 2);
     site.execute("UPDATE dispatchers SET expires_at = now() WHERE owner = 'a'").await;
     assert_eq!(members(&site, queue, "b", true).await, 1);
+    assert_eq!(site.count("dispatchers").await, 2, "it is remembered for an hour");
+    site.execute("UPDATE dispatchers SET expires_at = now() - interval '1 hour' WHERE owner = 'a'").await;
+    assert_eq!(members(&site, queue, "b", true).await, 1);
     assert_eq!(site.count("dispatchers").await, 1);
     assert_eq!(members(&site, queue, "a", true).await, 2);
 }
@@ -255,15 +258,15 @@ async fn poll_of_an_older_generation_stamps_nothing() {
     assert_eq!(ids(&site.store.dispatch(queue, "a", 10, 5).await.unwrap()), ["x"]);
 }
 
-/// Invariant 2: a lapsed member is remembered for as long as a partition names it, for its row keeps its older polls
-/// out; then it is forgotten, told so, and polls nothing.
+/// Invariant 2: a lapsed member is remembered for an hour, and as long as a partition names it, for its row keeps its
+/// older polls out; then it is forgotten, told so, and polls nothing.
 #[tokio::test]
-async fn lapsed_member_is_forgotten_once_no_partition_names_it() {
+async fn lapsed_member_is_forgotten_an_hour_later_once_no_partition_names_it() {
     let site = Site::open().await;
     let queue = site.queue("q").await;
     site.join(queue, "a", 64).await;
     site.store.enqueue(&[request("x")]).await.unwrap();
-    site.execute("UPDATE dispatchers SET expires_at = now()").await;
+    site.execute("UPDATE dispatchers SET expires_at = now() - interval '1 hour'").await;
     assert_eq!(site.store.heartbeat(queue, "b", TTL, true, GENERATION).await.unwrap().members, 1);
     assert!(site.store.set_generation(queue, "a", 2).await.unwrap());
 
