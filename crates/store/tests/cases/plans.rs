@@ -174,9 +174,13 @@ async fn acks_and_hand_backs_find_each_request_by_its_key() {
         store.cancelled_keys(&keys).await.unwrap();
         site.execute("ANALYZE").await;
     }
-    for marker in
-        ["Store::ack\n", "Store::retry\n", "Store::defer_dispatches\n", "Store::undispatch\n", "Store::cancelled_keys\n"]
-    {
+    for marker in [
+        "Store::ack\n",
+        "Store::retry\n",
+        "Store::defer_dispatches\n",
+        "Store::undispatch\n",
+        "Store::cancelled_keys\n",
+    ] {
         let plan = only_plan(marker, 2).await;
         let on_requests: BTreeSet<_> = plan.iter().filter(|n| n.ends_with("requests_pkey")).collect();
         assert_eq!(on_requests.len(), 1, "{marker}: {plan:?}");
