@@ -252,7 +252,7 @@ impl Consumer {
     /// # Errors
     /// When the database refuses; everything stays tracked.
     pub async fn defer(&self, deferrals: &[Deferral]) -> Result<Vec<Stamp>, Error> {
-        let matched = self.store.defer(&self.owner, deferrals).await?;
+        let matched = self.store.defer_dispatches(&self.owner, deferrals).await?;
         self.settle(deferrals.iter().map(|d| &d.stamp));
         Ok(matched)
     }

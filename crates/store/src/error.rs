@@ -22,12 +22,33 @@ pub enum Error {
     /// The same id and token with other content, or given twice. Nothing was changed. SQLSTATE LH003.
     #[error("{0}")]
     Conflict(String),
-    /// The payload is larger than the queue takes. Nothing was changed. SQLSTATE LH004.
+    /// The payload, or the body of a message, is larger than the queue takes. Nothing was changed. SQLSTATE LH004.
     #[error("{0}")]
     PayloadTooLarge(String),
     /// The quota holder has lapsed, or was never registered. Nothing was taken. SQLSTATE LH005.
     #[error("{0}")]
     HolderLapsed(String),
+    /// The lock is not held: its token is wrong or spent, or it has lapsed. Nothing was changed. SQLSTATE LH006.
+    #[error("{0}")]
+    LockLost(String),
+    /// A message of this id was accepted within the deduplication window with another body. SQLSTATE LH007.
+    #[error("{0}")]
+    DedupConflict(String),
+    /// A queue, topic or subscription of the name is there, and is of another kind. SQLSTATE LH008.
+    #[error("{0}")]
+    NameConflict(String),
+    /// The queue's ordering needs a group id, and a message has none. Nothing was sent. SQLSTATE LH009.
+    #[error("{0}")]
+    GroupRequired(String),
+    /// The filter is no predicate. Nothing was changed. SQLSTATE LH010.
+    #[error("{0}")]
+    InvalidFilter(String),
+    /// No such scheduled or deferred message, or subscription. Nothing was changed. SQLSTATE LH011.
+    #[error("{0}")]
+    NotFound(String),
+    /// Closed: no new work is taken.
+    #[error("{0}")]
+    Closed(String),
     /// The schema is not there, or is not Leasehold's.
     #[error("schema \"{schema}\": {problem}")]
     ForeignSchema {
@@ -104,6 +125,12 @@ impl Error {
             "LH003" => Error::Conflict(message()),
             "LH004" => Error::PayloadTooLarge(message()),
             "LH005" => Error::HolderLapsed(message()),
+            "LH006" => Error::LockLost(message()),
+            "LH007" => Error::DedupConflict(message()),
+            "LH008" => Error::NameConflict(message()),
+            "LH009" => Error::GroupRequired(message()),
+            "LH010" => Error::InvalidFilter(message()),
+            "LH011" => Error::NotFound(message()),
             "23505" => Error::Conflict(db.detail().map_or_else(message, str::to_owned)),
             // Shutting down, crashed, starting, too many connections.
             "57P01" | "57P02" | "57P03" | "53300" => {

@@ -1,4 +1,5 @@
-//! Every SQL statement of Leasehold: requests, partitions, results, quotas, and the migrations that make them.
+//! Every SQL statement of Leasehold: requests, messages, partitions, results, quotas, and the migrations that
+//! make them.
 //!
 //! [`Store`] is concrete and cheap to clone. Each operation is one statement (or one short transaction) judged
 //! by the database's clock, so a process whose own clock is wrong behaves the same. Serialization failures and
@@ -9,6 +10,8 @@
 mod dsn;
 mod error;
 mod listen;
+mod maintenance;
+mod message;
 mod migrate;
 mod partition;
 mod queue;
@@ -19,12 +22,17 @@ mod statement;
 mod status;
 mod store;
 mod tls;
+mod topic;
 
 pub use error::Error;
 pub use listen::{Bell, Listener};
+pub use message::{
+    Lock, MessageState, NewMessage, PeekedMessage, Purge, QueueStats, Receive, ReceiveMode, ReceivedMessage,
+    Redrive, Reply,
+};
 pub use migrate::{MigrationReport, SCHEMA_VERSION};
 pub use partition::{Acquired, Heartbeat, Lease, PARTITIONS, partition_of};
-pub use queue::QueueSettings;
+pub use queue::{QueueEntry, QueueSettings};
 pub use quota::{
     Admitted, LeasedRate, Quota, QuotaAdmissions, QuotaControl, QuotaSlots, QuotaUse, SlotExchange,
 };
@@ -37,3 +45,4 @@ pub use status::{
     DispatcherStatus, PartitionStatus, QueueStatus, RouteStatus, SATURATED_WITHIN, SaturatedKey, Status,
 };
 pub use store::{Store, StoreOptions};
+pub use topic::Subscription;

@@ -27,7 +27,55 @@ pub struct QueueSettings {
     pub has_tenants: bool,
 }
 
+/// A queue, topic or subscription, with all that is set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueEntry {
+    /// Its name.
+    pub queue: String,
+    /// `queue` or `topic`.
+    pub kind: String,
+    /// The topic, of a subscription's queue. None: of no subscription.
+    pub topic: Option<String>,
+    /// Every setting, as [`Store::create_queue`] takes it.
+    pub config: Value,
+}
+
 impl Store {
+    /// Makes a queue or topic, or gives it the whole of `config`: a setting left out gets its default. Messages stay
+    /// as they are. Safe to repeat.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`], naming the setting; [`Error::NameConflict`]. Nothing is changed then.
+    pub async fn create_queue(&self, queue: &str, config: &Value) -> Result<(), Error> {
+        self.query(&statement::QUEUE_CREATE, &[&queue, &config]).await.map(|_| ())
+    }
+
+    /// Deletes a queue or topic, with what it holds if `force`.
+    ///
+    /// # Errors
+    /// [`Error::QueueNotFound`]; [`Error::InvalidArgument`] when it holds anything, unless `force`.
+    pub async fn delete_queue(&self, queue: &str, force: bool) -> Result<(), Error> {
+        self.query(&statement::QUEUE_DELETE, &[&queue, &force]).await.map(|_| ())
+    }
+
+    /// Every queue, topic and subscription's queue, with all settings.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn list_queues(&self) -> Result<Vec<QueueEntry>, Error> {
+        let rows = self.query(&statement::QUEUE_LIST, &[]).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(QueueEntry {
+                    queue: column(row, "queue")?,
+                    kind: column(row, "kind")?,
+                    topic: column(row, "topic")?,
+                    config: column(row, "config")?,
+                })
+            })
+            .collect()
+    }
+
     /// The number of a queue, made when it does not exist.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ mod enqueue;
 mod flight;
 mod tenants;
 
-pub(crate) use flight::{Keys, keys, read_stamps, sorted};
+pub(crate) use flight::{Json, Keys, keys, read_stamps, sorted};
 
 use std::{collections::BTreeMap, time::Duration};
 

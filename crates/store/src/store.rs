@@ -108,6 +108,11 @@ impl Store {
         Self { shared: self.shared.clone(), limit: Some(limit) }
     }
 
+    /// The same store, for what may take hours.
+    pub(crate) fn without_timeout(&self) -> Self {
+        Self { shared: self.shared.clone(), limit: None }
+    }
+
     /// The schema of the installation.
     pub fn schema(&self) -> &str {
         &self.shared.schema

@@ -14,7 +14,7 @@ const STATEMENTS: [&str; 12] = [
     "Store::dispatch",
     "Store::ack",
     "Store::retry",
-    "Store::defer",
+    "Store::defer_dispatches",
     "Store::undispatch",
     "Store::set_generation",
     "Store::in_flight",

@@ -1,4 +1,4 @@
--- leasehold_store::Store::defer
+-- leasehold_store::Store::defer_dispatches
 --
 -- A cancelled one is pending at once, and first: its outcome does not wait.
 UPDATE requests r SET epoch = 0, attempt = 0, deliveries = r.deliveries - 1, ready = r.cancelled,

@@ -140,7 +140,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database refuses.
-    pub async fn defer(&self, owner: &str, deferrals: &[Deferral]) -> Result<Vec<Stamp>, Error> {
+    pub async fn defer_dispatches(&self, owner: &str, deferrals: &[Deferral]) -> Result<Vec<Stamp>, Error> {
         if deferrals.is_empty() {
             return Ok(Vec::new());
         }
@@ -262,7 +262,7 @@ pub(super) fn read_dispatched(row: &Row) -> Result<Dispatched, Error> {
 
 /// What a jsonb column holds. What this program cannot hold (a number out of range, nesting too deep) is a
 /// string of its text: one such row must not fail the poll that stamped it with others, time and again.
-struct Json(Value);
+pub(crate) struct Json(pub(crate) Value);
 
 impl<'a> FromSql<'a> for Json {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {

@@ -260,6 +260,6 @@ async fn cancelled_request_handed_back_is_due_at_once() {
     let again = site.dispatch(queue, "a", 1).await;
     assert_eq!((ids(&again), again[0].cancelled), (vec!["x"], true));
     let deferral = leasehold_store::Deferral { stamp: again[0].stamped.stamp.clone(), delay: hour };
-    assert_eq!(site.store.defer("a", &[deferral]).await.unwrap().len(), 1);
+    assert_eq!(site.store.defer_dispatches("a", &[deferral]).await.unwrap().len(), 1);
     assert_eq!(ids(&site.dispatch(queue, "a", 1).await), ["x"]);
 }

@@ -87,7 +87,7 @@ async fn nothing_given_runs_no_statement() {
     assert_eq!(store.ack("a", &[]).await.unwrap(), [] as [bool; 0]);
     assert_eq!(store.undispatch("a", &[], true).await.unwrap(), []);
     assert_eq!(store.retry("a", &[]).await.unwrap(), []);
-    assert_eq!(store.defer("a", &[]).await.unwrap(), []);
+    assert_eq!(store.defer_dispatches("a", &[]).await.unwrap(), []);
     assert!(matches!(store.ping().await, Err(Error::Unavailable { .. })));
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn deferral(stamp: &Stamp, delay: Duration) -> Deferral {
 pub(crate) async fn assert_fenced(site: &Site, owner: &str, stamp: &Stamp) {
     assert_eq!(site.store.ack(owner, &[completion(stamp)]).await.unwrap(), [false]);
     assert_eq!(site.store.retry(owner, &[retry(stamp, HOUR)]).await.unwrap(), []);
-    assert_eq!(site.store.defer(owner, &[deferral(stamp, HOUR)]).await.unwrap(), []);
+    assert_eq!(site.store.defer_dispatches(owner, &[deferral(stamp, HOUR)]).await.unwrap(), []);
     assert_eq!(site.store.undispatch(owner, std::slice::from_ref(stamp), true).await.unwrap(), []);
 }
 
@@ -80,7 +80,7 @@ async fn delivery_is_given_back_only_when_refunded() {
     site.store.undispatch("a", &[second.stamped.stamp], false).await.unwrap();
     let third = site.dispatch(queue, "a", 1).await.remove(0);
     assert_eq!(third.deliveries, 2);
-    site.store.defer("a", &[deferral(&third.stamped.stamp, Duration::ZERO)]).await.unwrap();
+    site.store.defer_dispatches("a", &[deferral(&third.stamped.stamp, Duration::ZERO)]).await.unwrap();
     site.store.promote_due(queue, 10).await.unwrap();
     let fourth = site.dispatch(queue, "a", 1).await.remove(0);
     assert_eq!(fourth.deliveries, 2);

@@ -168,15 +168,19 @@ async fn acks_and_hand_backs_find_each_request_by_its_key() {
         let retries: Vec<_> = back[..10].iter().map(|s| crate::flight::retry(s, hour)).collect();
         assert_eq!(store.retry("a", &retries).await.unwrap().len(), 10);
         let deferrals: Vec<_> = back[10..20].iter().map(|s| crate::flight::deferral(s, hour)).collect();
-        assert_eq!(store.defer("a", &deferrals).await.unwrap().len(), 10);
+        assert_eq!(store.defer_dispatches("a", &deferrals).await.unwrap().len(), 10);
         assert_eq!(store.undispatch("a", &back[20..], true).await.unwrap().len(), 10);
         let keys: Vec<_> = back.iter().map(|s| (s.id.as_str(), s.token.as_str())).collect();
         store.cancelled_keys(&keys).await.unwrap();
         site.execute("ANALYZE").await;
     }
-    for marker in
-        ["Store::ack\n", "Store::retry\n", "Store::defer\n", "Store::undispatch\n", "Store::cancelled_keys\n"]
-    {
+    for marker in [
+        "Store::ack\n",
+        "Store::retry\n",
+        "Store::defer_dispatches\n",
+        "Store::undispatch\n",
+        "Store::cancelled_keys\n",
+    ] {
         let plan = only_plan(marker, 2).await;
         let on_requests: BTreeSet<_> = plan.iter().filter(|n| n.ends_with("requests_pkey")).collect();
         assert_eq!(on_requests.len(), 1, "{marker}: {plan:?}");

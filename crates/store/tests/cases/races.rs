@@ -175,7 +175,7 @@ async fn of_an_ack_and_a_hand_back_the_second_is_fenced() {
                 match back {
                     "undispatch" => store.undispatch("a", &[stamp], true).await,
                     "retry" => store.retry("a", &[retry(&stamp, HOUR)]).await,
-                    _ => store.defer("a", &[deferral(&stamp, HOUR)]).await,
+                    _ => store.defer_dispatches("a", &[deferral(&stamp, HOUR)]).await,
                 }
             }
         });

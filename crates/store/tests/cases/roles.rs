@@ -200,7 +200,7 @@ async fn dispatch_everything(store: &Store) {
     store.cancelled_keys(&[("x", "t")]).await.unwrap();
     assert_eq!(store.undispatch("a", &stamps[..1], true).await.unwrap().len(), 1);
     assert_eq!(store.retry("a", &[retry(&stamps[1], Duration::ZERO)]).await.unwrap().len(), 1);
-    assert_eq!(store.defer("a", &[deferral(&stamps[2], Duration::ZERO)]).await.unwrap().len(), 1);
+    assert_eq!(store.defer_dispatches("a", &[deferral(&stamps[2], Duration::ZERO)]).await.unwrap().len(), 1);
     assert_eq!(store.promote_due(queue, 10).await.unwrap().promoted, 2);
     assert_eq!(store.ack("a", &[completion(&stamps[3])]).await.unwrap(), [true]);
 

@@ -216,7 +216,10 @@ async fn retry_deferral_and_promotion_keep_the_tenant() {
     site.store.enqueue(&requests_of("u", 2)).await.unwrap();
     let given = stamps(&site.poll(queue, "a", 10, &turns(2)).await.requests);
     assert_eq!(site.store.retry("a", &[retry(&given[0], Duration::ZERO)]).await.unwrap().len(), 1);
-    assert_eq!(site.store.defer("a", &[deferral(&given[1], Duration::ZERO)]).await.unwrap().len(), 1);
+    assert_eq!(
+        site.store.defer_dispatches("a", &[deferral(&given[1], Duration::ZERO)]).await.unwrap().len(),
+        1
+    );
     assert_eq!(site.poll(queue, "a", 10, &turns(2)).await.requests, [], "parked");
     assert_eq!(site.store.promote_due(queue, 10).await.unwrap().promoted, 2);
     assert_eq!(site.dispatch(queue, "a", 10).await, []);
@@ -261,7 +264,7 @@ async fn requests_of_tenants_are_counted() {
     site.store.enqueue(&requests_of("u", 3)).await.unwrap();
     assert!(site.store.has_requests(queue).await.unwrap());
     let given = stamps(&site.poll(queue, "a", 2, &turns(2)).await.requests);
-    site.store.defer("a", &[deferral(&given[1], Duration::from_secs(3600))]).await.unwrap();
+    site.store.defer_dispatches("a", &[deferral(&given[1], Duration::from_secs(3600))]).await.unwrap();
     site.store.enqueue(&[request("plain")]).await.unwrap();
     let status = site.store.status(100).await.unwrap().queues.remove(0);
     assert_eq!((status.pending, status.in_flight, status.parked), (2, 1, 1));

@@ -319,7 +319,7 @@ async fn what_was_cancelled_in_flight_comes_back_before_a_cap() {
     let delay = Duration::from_secs(3600);
     assert_eq!(site.store.undispatch("a", &given[..1], true).await.unwrap().len(), 1);
     let deferral = Deferral { stamp: given[1].clone(), delay };
-    assert_eq!(site.store.defer("a", &[deferral]).await.unwrap().len(), 1);
+    assert_eq!(site.store.defer_dispatches("a", &[deferral]).await.unwrap().len(), 1);
     let envelope = batch.requests[2].envelope.clone();
     let retry = Retry { stamp: given[2].clone(), delay, envelope };
     assert_eq!(site.store.retry("a", &[retry]).await.unwrap().len(), 1);

@@ -1,0 +1,2 @@
+-- leasehold_store::Store::maintain
+SELECT maintain($1)

@@ -1,0 +1,2 @@
+-- leasehold_store::Store::defer
+SELECT defer($1, $2, $3)

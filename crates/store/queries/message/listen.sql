@@ -1,0 +1,2 @@
+-- leasehold_store::Store::listen_queue
+SELECT listen_queue($1)

@@ -1,0 +1,2 @@
+-- leasehold_store::Store::renew
+SELECT renew($1, $2, $3)

@@ -1,0 +1,2 @@
+-- leasehold_store::Store::delete_queue
+SELECT delete_queue($1, $2)
