@@ -2,7 +2,8 @@
 //!
 //! [`Dispatcher`] is a whole process's work: it shares each queue with its peers by leasing partitions, polls
 //! what it holds, asks gates, runs the calls in pools, and settles every outcome. [`Consumer`] is the lease
-//! protocol of one queue by itself, for who wants to bring the rest.
+//! protocol of one queue by itself, for who wants to bring the rest. [`receiver::Receiver`] is for messages that
+//! are received under a lock instead: a long poll, and workers.
 
 mod beat;
 mod cancellation;
@@ -22,6 +23,7 @@ pub mod config;
 pub mod duration;
 pub mod gate;
 pub mod quota;
+pub mod receiver;
 pub mod retry;
 
 pub use cancellation::{Cancellations, Watch};

@@ -40,7 +40,7 @@ enum Kind {
 }
 use Kind::{Counter, Gauge, Histogram};
 
-const METRICS: [(Kind, &str, &str); 30] = [
+const METRICS: [(Kind, &str, &str); 31] = [
     (Counter, "leasehold_dispatches_total", "Requests handed out by polls, by queue."),
     (Counter, "leasehold_outcomes_total", "Outcomes settled, by queue and code (OK or an error code)."),
     (Counter, "leasehold_retries_total", "Requests parked to be tried again, by queue."),
@@ -52,6 +52,7 @@ const METRICS: [(Kind, &str, &str); 30] = [
         "leasehold_fenced_total",
         "Settlements of dispatches that were not the live one, by queue and verb.",
     ),
+    (Counter, "leasehold_handled_total", "Messages that workers handled, by queue and outcome."),
     (Counter, "leasehold_lost_total", "Calls given up because their partition was lost, by queue."),
     (
         Counter,
