@@ -5,11 +5,18 @@
 
 mod auth;
 mod content;
+mod dead_letters;
 mod extract;
+mod messages;
 mod openapi;
+mod peek;
 mod problem;
+mod queues;
+mod receive;
 mod requests;
 mod results;
+mod settle;
+mod topics;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -79,6 +86,7 @@ impl Drop for ApiServer {
 struct Shared {
     store: Store,
     listener: Arc<Listener>,
+    polls: receive::Polls,
     /// Cancelled when the server is asked to stop: nobody waits for anything any more.
     stop: CancellationToken,
 }
@@ -103,7 +111,10 @@ impl Bound {
     pub(crate) fn serve(self, store: Store) -> serde_json::Result<ApiServer> {
         let stop = CancellationToken::new();
         let listener = Arc::new(Listener::start(&store));
-        let service = router(&self.options, Shared { store, listener, stop: stop.clone() })?;
+        let service = router(
+            &self.options,
+            Shared { store, listener, polls: receive::Polls::default(), stop: stop.clone() },
+        )?;
         let asked = stop.clone();
         let socket = self.listener;
         let task = tokio::spawn(async move {
@@ -133,7 +144,14 @@ fn router(options: &Options, shared: Shared) -> serde_json::Result<Router> {
     };
     let (operations, document) = OpenApiRouter::with_openapi(openapi::Document::openapi())
         .merge(guarded(Scope::Produce, requests::router()))
+        .merge(guarded(Scope::Produce, messages::router()))
         .merge(guarded(Scope::Poll, results::router()))
+        .merge(guarded(Scope::Receive, receive::router()))
+        .merge(guarded(Scope::Receive, settle::router()))
+        .merge(guarded(Scope::Receive, peek::router()))
+        .merge(guarded(Scope::Admin, queues::router()))
+        .merge(guarded(Scope::Admin, dead_letters::router()))
+        .merge(guarded(Scope::Admin, topics::router()))
         .split_for_parts();
     let document = openapi::render(&document, access.is_open())?;
     let document = get(async || ([(CONTENT_TYPE, "application/json")], document));

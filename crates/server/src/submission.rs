@@ -87,6 +87,7 @@ impl<'a> Clock<'a> {
 
 /// A request as it is written.
 #[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = NewRequest)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Written {
     /// Any JSON, sent as its text stands here. One of this and `payload_base64` must be given.

@@ -1,6 +1,6 @@
 //! What a call gives: its path, its query and its JSON, each refused with a [`Problem`] that names what is wrong.
 
-use std::{fmt, marker::PhantomData, ops::RangeInclusive};
+use std::{fmt, marker::PhantomData, ops::RangeInclusive, time::Duration};
 
 use axum::{
     body::Bytes,
@@ -12,7 +12,11 @@ use serde::{
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::problem::{Code, Problem};
+use super::{
+    LONGEST_WAIT,
+    content::Span,
+    problem::{Code, Problem},
+};
 
 /// The path's parameters, decoded.
 pub(super) struct Path<T>(pub(super) T);
@@ -101,6 +105,14 @@ pub(super) fn within<N: PartialOrd + fmt::Display>(
     }
     let (from, to) = bounds.into_inner();
     Err(Problem::argument(format!("{name} must be {from} to {to}, not {value}")))
+}
+
+/// How long to wait for something to come.
+pub(super) fn check_wait(wait: Span) -> Result<Duration, Problem> {
+    if wait.0 > LONGEST_WAIT {
+        return Err(Problem::argument(format!("wait must be 0s to {}s", LONGEST_WAIT.as_secs())));
+    }
+    Ok(wait.0)
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ macro_rules! problems {
 problems! {
     NotFound, "404", "There is no such thing; `code` says which";
     Conflict, "409", "It is there already, and is another";
+    LockLost, "410", "The lock is lost: its token is wrong or spent, or it has lapsed. Nothing was changed";
     TooLarge, "413", "The body, or what it holds, is too large";
 }
 
@@ -116,7 +117,7 @@ fn complete(operation: &mut Value) -> serde_json::Result<()> {
 /// What must hold of a pair of fields of which one is given.
 fn choose_one_body(schemas: &mut Value) {
     for (schema, payload, base64) in
-        [("Written", "payload", "payload_base64"), ("NewMessage", "body", "body_base64")]
+        [("NewRequest", "payload", "payload_base64"), ("NewMessage", "body", "body_base64")]
     {
         let given = |field: &str, other: &str| json!({ "required": [field], "properties": { other: { "type": "null" } } });
         let schema = &mut schemas[schema];

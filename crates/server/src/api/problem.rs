@@ -99,6 +99,20 @@ impl Problem {
         Self::new(Code::InvalidArgument, detail)
     }
 
+    /// What [`crate::submission::Clock`] says: the database's error, or a time that is at fault.
+    pub(super) fn of_clock(error: anyhow::Error) -> Self {
+        match error.downcast::<StoreError>() {
+            Ok(error) => error.into(),
+            Err(error) => Self::argument(error.to_string()),
+        }
+    }
+
+    /// The same, with the place of what is at fault.
+    pub(super) fn at(mut self, place: &str) -> Self {
+        self.detail = format!("{place}: {}", self.detail);
+        self
+    }
+
     pub(super) fn code(&self) -> Code {
         self.code
     }
@@ -123,6 +137,13 @@ impl From<StoreError> for Problem {
             StoreError::QueueNotFound(_) => Code::QueueNotFound,
             StoreError::Conflict(_) => Code::Conflict,
             StoreError::PayloadTooLarge(_) => Code::MessageTooLarge,
+            StoreError::LockLost(_) => Code::LockLost,
+            StoreError::DedupConflict(_) => Code::DedupConflict,
+            StoreError::NameConflict(_) => Code::NameConflict,
+            StoreError::GroupRequired(_) => Code::GroupRequired,
+            StoreError::InvalidFilter(_) => Code::InvalidFilter,
+            StoreError::NotFound(_) => Code::NotFound,
+            StoreError::Closed(_) => Code::Closed,
             _ => return of_database(&error),
         };
         Self::new(code, error.to_string())

@@ -1,7 +1,7 @@
 //! `produce`: enqueueing requests, where they are, and cancelling them.
 
 use axum::extract::State;
-use leasehold_store::{Enqueued, Error as StoreError, NewRequest, RequestStatus};
+use leasehold_store::{Enqueued, NewRequest, RequestStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -72,23 +72,15 @@ async fn enqueue(
             payload: Some(given.payload),
             id: given.id,
             token: given.token,
-            deadline: clock.resolve(given.deadline).await.map_err(of_clock)?,
+            deadline: clock.resolve(given.deadline).await.map_err(Problem::of_clock)?,
             route: given.route,
-            not_before: clock.resolve(given.not_before).await.map_err(of_clock)?,
+            not_before: clock.resolve(given.not_before).await.map_err(Problem::of_clock)?,
             headers: given.headers.unwrap_or_default(),
             metadata: given.metadata.unwrap_or_default(),
         });
     }
     let enqueued = shared.store.enqueue(&requests).await?;
     Ok(axum::Json(EnqueuedAnswer { requests: enqueued.into_iter().map(Into::into).collect() }))
-}
-
-/// The clock is the database's, or else the time is at fault.
-fn of_clock(error: anyhow::Error) -> Problem {
-    match error.downcast::<StoreError>() {
-        Ok(error) => error.into(),
-        Err(error) => Problem::argument(error.to_string()),
-    }
 }
 
 #[derive(Serialize, ToSchema)]

@@ -14,9 +14,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
 use super::{
-    LONGEST_WAIT, MOST, Shared,
+    MOST, Shared,
     content::Span,
-    extract::{Json, Path, within},
+    extract::{Json, Path, check_wait, within},
     problem::Problem,
 };
 use crate::route::{ResultJson, RouteBell};
@@ -114,11 +114,7 @@ async fn lease(
 
 fn limits(max: u32, wait: Span) -> Result<(i32, Duration), Problem> {
     let max = within("max", max, 1..=MOST)?;
-    let wait = wait.0;
-    if wait > LONGEST_WAIT {
-        return Err(Problem::argument(format!("wait must be 0s to {}s", LONGEST_WAIT.as_secs())));
-    }
-    Ok((i32::try_from(max).unwrap_or(i32::MAX), wait))
+    Ok((i32::try_from(max).unwrap_or(i32::MAX), check_wait(wait)?))
 }
 
 /// How results are taken.
