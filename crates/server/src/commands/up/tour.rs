@@ -31,8 +31,8 @@ Pop their results:
 
 The same over HTTP, for programs that do not speak SQL; http://{api}/openapi.json describes it all:
 
-  curl http://{api}/v1/queues/{QUEUE}/enqueue --json '{{\"requests\": [{{\"payload\": {{\"model\": \"demo\"}},
-    \"route\": \"{ROUTE}\"}}]}}'
+  curl http://{api}/v1/queues/{QUEUE}/enqueue --json '{{\"requests\": [{{\"route\": \"{ROUTE}\",
+    \"payload\": {{\"model\": \"demo\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}]}}}}]}}'
   curl http://{api}/v1/routes/{ROUTE}/pop --json '{{\"wait\": \"5s\"}}'
 
 Look at it:
