@@ -138,11 +138,23 @@ impl ApiServer {
 }
 
 fn router(options: &Options, shared: Shared) -> serde_json::Result<Router> {
-    let access = Arc::new(options.access.clone());
+    let (operations, document) = operations(&options.access).split_for_parts();
+    let document = openapi::render(&document, options.access.is_open())?;
+    let document = get(async || ([(CONTENT_TYPE, "application/json")], document));
+    Ok(operations
+        .with_state(shared)
+        .route("/openapi.json", document)
+        .layer(DefaultBodyLimit::max(options.max_body_bytes))
+        .layer(map_response(problem::reshape)))
+}
+
+/// Every operation, with what it asks of its callers.
+fn operations(access: &Access) -> OpenApiRouter<Shared> {
+    let access = Arc::new(access.clone());
     let guarded = |scope, operations: OpenApiRouter<Shared>| {
         operations.route_layer(from_fn_with_state(Guard { access: Arc::clone(&access), scope }, require))
     };
-    let (operations, document) = OpenApiRouter::with_openapi(openapi::Document::openapi())
+    OpenApiRouter::with_openapi(openapi::Document::openapi())
         .merge(guarded(Scope::Produce, requests::router()))
         .merge(guarded(Scope::Produce, messages::router()))
         .merge(guarded(Scope::Poll, results::router()))
@@ -152,12 +164,4 @@ fn router(options: &Options, shared: Shared) -> serde_json::Result<Router> {
         .merge(guarded(Scope::Admin, queues::router()))
         .merge(guarded(Scope::Admin, dead_letters::router()))
         .merge(guarded(Scope::Admin, topics::router()))
-        .split_for_parts();
-    let document = openapi::render(&document, access.is_open())?;
-    let document = get(async || ([(CONTENT_TYPE, "application/json")], document));
-    Ok(operations
-        .with_state(shared)
-        .route("/openapi.json", document)
-        .layer(DefaultBodyLimit::max(options.max_body_bytes))
-        .layer(map_response(problem::reshape)))
 }

@@ -58,7 +58,6 @@ impl ToSchema for When {}
 /// The plain form of a duration of at most a year. More is understood: `1h 30m`, `1.5s`.
 pub(crate) const DURATION_PATTERN: &str =
     "^([0-9]{1,7}(ms|s)|[0-9]{1,5}m|[0-7]?[0-9]{1,3}h|([12]?[0-9]{1,2}|3[0-5][0-9]|36[0-5])d)$";
-
 /// The database's clock, asked at most once, and only where a time is reckoned from now.
 pub(crate) struct Clock<'a> {
     store: &'a Store,
@@ -106,7 +105,7 @@ pub(crate) struct Written {
     #[schema(value_type = Option<When>)]
     deadline: Option<When>,
     /// Where the result goes. A route of the queue comes first.
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\u0000-\\u001F\\u007F-\\u009F]+$")]
     route: Option<String>,
     /// Not dispatched before.
     #[schema(value_type = Option<When>)]

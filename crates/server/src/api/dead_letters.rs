@@ -8,8 +8,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Shared,
-    content::Span,
-    extract::{Json, Path},
+    content::{Name, Span},
+    extract::{Json, Path, within},
     openapi::{Conflict, NotFound},
     problem::Problem,
 };
@@ -23,12 +23,16 @@ pub(super) fn router() -> OpenApiRouter<Shared> {
 #[serde(deny_unknown_fields)]
 struct RedriveCall {
     /// Where they go: by default where they were.
-    #[schema(min_length = 1, max_length = 255)]
-    target: Option<String>,
+    target: Option<Name>,
     /// So many at most, oldest first; all by default.
     max: Option<u64>,
     /// Only those that have been dead so long.
     older_than: Option<Span>,
+}
+
+/// As many as the database can count.
+fn limit(max: Option<u64>) -> Result<Option<u64>, Problem> {
+    max.map(|max| within("max", max, 0..=i64::MAX.unsigned_abs())).transpose()
 }
 
 #[derive(Serialize, ToSchema)]
@@ -45,12 +49,12 @@ struct Redriven {
     responses((status = 200, description = "So many", body = Redriven), NotFound, Conflict))]
 async fn redrive(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<RedriveCall>,
 ) -> Result<axum::Json<Redriven>, Problem> {
     let redrive = Redrive {
-        target: call.target,
-        max: call.max,
+        target: call.target.map(Into::into),
+        max: limit(call.max)?,
         older_than: call.older_than.map(|age| age.0),
         rate: None,
     };
@@ -80,9 +84,9 @@ struct Purged {
     responses((status = 200, description = "So many", body = Purged), NotFound))]
 async fn purge(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<PurgeCall>,
 ) -> Result<axum::Json<Purged>, Problem> {
-    let purge = Purge { max: call.max, older_than: call.older_than.map(|age| age.0) };
+    let purge = Purge { max: limit(call.max)?, older_than: call.older_than.map(|age| age.0) };
     Ok(axum::Json(Purged { purged: shared.store.purge(&queue, &purge).await? }))
 }

@@ -14,7 +14,7 @@ use serde::{
 
 use super::{
     LONGEST_WAIT,
-    content::Span,
+    content::Wait,
     problem::{Code, Problem},
 };
 
@@ -108,7 +108,7 @@ pub(super) fn within<N: PartialOrd + fmt::Display>(
 }
 
 /// How long to wait for something to come.
-pub(super) fn check_wait(wait: Span) -> Result<Duration, Problem> {
+pub(super) fn check_wait(wait: Wait) -> Result<Duration, Problem> {
     if wait.0 > LONGEST_WAIT {
         return Err(Problem::argument(format!("wait must be 0s to {}s", LONGEST_WAIT.as_secs())));
     }

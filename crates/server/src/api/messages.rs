@@ -11,7 +11,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Shared,
-    content::{Span, read_body, write_body},
+    content::{Lifetime, Name, Span, read_body, write_body},
     extract::{Json, Object, Path},
     openapi::{Conflict, NotFound, TooLarge},
     problem::Problem,
@@ -33,20 +33,18 @@ struct WrittenMessage {
     /// Bytes.
     body_base64: Option<String>,
     /// Told from others by this where the queue deduplicates. Drawn when left out.
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(min_length = 1, max_length = 512)]
     message_id: Option<String>,
     /// Messages of a group are received in their order, one at a time.
-    #[schema(min_length = 1, max_length = 255)]
-    group_id: Option<String>,
+    group_id: Option<Name>,
     correlation_id: Option<String>,
     /// The route on which whoever completes it can answer.
-    #[schema(min_length = 1, max_length = 255)]
-    reply_to: Option<String>,
+    reply_to: Option<Name>,
     subject: Option<String>,
     content_type: Option<String>,
     properties: Option<BTreeMap<String, String>>,
     /// Not delivered any more when this is over. The queue may set a shorter one.
-    ttl: Option<Span>,
+    ttl: Option<Lifetime>,
 }
 
 impl TryFrom<WrittenMessage> for NewMessage {
@@ -58,9 +56,9 @@ impl TryFrom<WrittenMessage> for NewMessage {
         Ok(Self {
             body,
             message_id: written.message_id,
-            group_id: written.group_id,
+            group_id: written.group_id.map(Into::into),
             correlation_id: written.correlation_id,
-            reply_to: written.reply_to,
+            reply_to: written.reply_to.map(Into::into),
             subject: written.subject,
             content_type: written.content_type,
             properties: written.properties.unwrap_or_default(),
@@ -103,7 +101,7 @@ struct Seqs {
     responses((status = 200, description = "Sent", body = Seqs), NotFound, Conflict, TooLarge))]
 async fn send(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Send>,
 ) -> Result<axum::Json<Seqs>, Problem> {
     let messages = read_messages(call.messages)?;
@@ -131,7 +129,7 @@ struct Schedule {
     responses((status = 200, description = "Scheduled", body = Seqs), NotFound, Conflict, TooLarge))]
 async fn schedule(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Schedule>,
 ) -> Result<axum::Json<Seqs>, Problem> {
     let messages = read_messages(call.messages)?;
@@ -152,7 +150,7 @@ struct CancelScheduled {
     responses((status = 204, description = "It is gone"), NotFound))]
 async fn cancel_scheduled(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<CancelScheduled>,
 ) -> Result<StatusCode, Problem> {
     shared.store.cancel_scheduled(&queue, call.seq).await?;

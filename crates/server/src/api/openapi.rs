@@ -9,7 +9,10 @@ use utoipa::{
     openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder},
 };
 
-use super::problem::{PROBLEM_JSON, Problem};
+use super::{
+    content::NAME_PATTERN,
+    problem::{PROBLEM_JSON, Problem},
+};
 
 /// What the document says besides the operations.
 #[derive(OpenApi)]
@@ -49,8 +52,6 @@ problems! {
     TooLarge, "413", "The body, or what it holds, is too large";
 }
 
-/// Any printable text.
-const NAME_PATTERN: &str = "^[^\\u0000-\\u001F\\u007F-\\u009F]+$";
 /// Canonical, padded.
 const BASE64_PATTERN: &str =
     "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
@@ -83,6 +84,7 @@ pub(super) fn render(document: &utoipa::openapi::OpenApi, is_open: bool) -> serd
     for operation in members(&mut document["paths"]).flat_map(members) {
         complete(operation)?;
     }
+    link_settling(&mut document["paths"]);
     if !is_open {
         document["components"]["securitySchemes"] =
             json!({ "token": { "type": "http", "scheme": "bearer" } });
@@ -100,32 +102,90 @@ fn complete(operation: &mut Value) -> serde_json::Result<()> {
         let answers = operation["responses"].as_object_mut();
         answers.map(|answers| answers.entry(*status).or_insert(answer));
     }
-    // Names are held to bounds by the database.
-    for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
-        let longest = match parameter["name"].as_str() {
-            Some("queue" | "route" | "topic" | "name") => 255,
-            Some("id") => 512,
-            _ => continue,
-        };
-        parameter["schema"]["minLength"] = 1.into();
-        parameter["schema"]["maxLength"] = longest.into();
-        parameter["schema"]["pattern"] = NAME_PATTERN.into();
+    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    for parameter in parameters.into_iter().flatten() {
+        if let Some("queue" | "route" | "topic" | "name") = parameter["name"].as_str() {
+            parameter["schema"]["minLength"] = 1.into();
+            parameter["schema"]["maxLength"] = 255.into();
+            parameter["schema"]["pattern"] = NAME_PATTERN.into();
+        }
     }
     Ok(())
 }
 
-/// What must hold of a pair of fields of which one is given.
+/// What is received is settled with what came with it.
+fn link_settling(paths: &mut Value) {
+    let links = ["complete", "abandon", "reject", "defer", "renew"].map(|verb| {
+        let lock = json!({ "seq": "$response.body#/messages/0/seq",
+            "lock_token": "$response.body#/messages/0/lock_token" });
+        let queue = json!({ "queue": "$request.path.queue" });
+        (verb.to_owned(), json!({ "operationId": verb, "parameters": queue, "requestBody": lock }))
+    });
+    let links = Value::Object(links.into_iter().collect());
+    paths["/v1/queues/{queue}/receive"]["post"]["responses"]["200"]["links"] = links;
+}
+
+/// What must hold of a pair of fields of which one is given. No field and a null one are the same, but for a payload,
+/// which may be any JSON.
 fn choose_one_body(schemas: &mut Value) {
-    for (schema, payload, base64) in
-        [("NewRequest", "payload", "payload_base64"), ("NewMessage", "body", "body_base64")]
-    {
-        let given = |field: &str, other: &str| json!({ "required": [field], "properties": { other: { "type": "null" } } });
-        let schema = &mut schemas[schema];
-        schema["properties"][base64]["pattern"] = BASE64_PATTERN.into();
-        schema["oneOf"] = json!([given(payload, base64), given(base64, payload)]);
-    }
+    let text = || json!({ "type": "string", "pattern": BASE64_PATTERN });
+    let bytes = |field: &str| json!({ "required": [field], "properties": { field: text() } });
+    let absent = json!({ "type": "null" });
+    schemas["NewRequest"]["oneOf"] = json!([
+        { "required": ["payload"], "properties": { "payload_base64": absent } },
+        { "allOf": [bytes("payload_base64"), { "not": { "required": ["payload"] } }] },
+    ]);
+    schemas["NewMessage"]["oneOf"] = json!([
+        { "required": ["body"], "properties": { "body": { "type": "string" }, "body_base64": absent } },
+        { "allOf": [bytes("body_base64"), { "properties": { "body": absent } }] },
+    ]);
+    schemas["Complete"]["anyOf"] = json!([
+        { "properties": { "body_base64": absent } },
+        { "allOf": [bytes("body_base64"), { "properties": { "body": absent } }] },
+    ]);
 }
 
 fn members(value: &mut Value) -> impl Iterator<Item = &mut Value> {
     value.as_object_mut().into_iter().flat_map(|object| object.values_mut())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::api;
+
+    #[test]
+    fn every_operation_has_a_name_of_its_own_and_says_what_it_may_answer() {
+        let (_, document) = api::operations(&api::Access::default()).split_for_parts();
+        let document: Value = serde_json::from_slice(&render(&document, false).unwrap()).unwrap();
+        let mut names = BTreeSet::new();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                let name = operation["operationId"].as_str().unwrap();
+                assert!(names.insert(name.to_owned()), "{name} is there twice");
+                assert!(operation["summary"].is_string(), "{method} {path}");
+                for (status, answer) in operation["responses"].as_object().unwrap() {
+                    let is_problem = answer["content"].get(PROBLEM_JSON).is_some();
+                    assert_eq!(status.as_str() >= "400", is_problem, "{method} {path}: {status}");
+                    assert!(
+                        answer["description"].as_str().is_some_and(|text| !text.is_empty()),
+                        "{path}: {status}"
+                    );
+                }
+                for status in ["400", "401", "403", "500", "503", "504"] {
+                    assert!(operation["responses"].get(status).is_some(), "{method} {path}: {status}");
+                }
+            }
+        }
+        assert_eq!(names.len(), 30, "{names:?}");
+        for link in document["paths"]["/v1/queues/{queue}/receive"]["post"]["responses"]["200"]["links"]
+            .as_object()
+            .unwrap()
+            .keys()
+        {
+            assert!(names.contains(link), "{link}");
+        }
+    }
 }

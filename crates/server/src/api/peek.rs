@@ -14,7 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Shared,
-    content::{Span, write_body},
+    content::{Name, Span, write_body},
     extract::{Path, Query, within},
     openapi::NotFound,
     problem::Problem,
@@ -24,7 +24,7 @@ use super::{
 const MOST_PEEKED: u32 = 1000;
 
 pub(super) fn router() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(peek)).routes(routes!(stats))
+    OpenApiRouter::new().routes(routes!(peek)).routes(routes!(queue_stats))
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
@@ -144,7 +144,7 @@ impl<'a> PeekedJson<'a> {
     responses((status = 200, description = "What there is", body = PeekedMessages), NotFound))]
 async fn peek(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Query(call): Query<Peek>,
 ) -> Result<Response, Problem> {
     let max = within("max", call.max, 1..=MOST_PEEKED)?;
@@ -171,9 +171,9 @@ struct Stats {
 #[utoipa::path(get, path = "/v1/queues/{queue}/stats", tag = "receive",
     params(("queue" = String, Path, description = "The queue or subscription")),
     responses((status = 200, description = "By state", body = Stats), NotFound))]
-async fn stats(
+async fn queue_stats(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
 ) -> Result<axum::Json<Stats>, Problem> {
     let stats = shared.store.queue_stats(&queue).await?;
     let in_millis =

@@ -18,14 +18,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Shared,
-    content::Span,
-    extract::{Json, Path, Query},
+    content::{Hold, Lifetime, Name, Span},
+    extract::{Json, Path, Query, within},
     openapi::{Conflict, NotFound},
     problem::Problem,
 };
 
 pub(super) fn router() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(put, delete))
+    OpenApiRouter::new().routes(routes!(list_queues)).routes(routes!(create_queue, delete_queue))
 }
 
 #[derive(Serialize, ToSchema)]
@@ -80,7 +80,7 @@ fn to_interval(duration: Duration) -> String {
 /// And topics, and subscriptions.
 #[utoipa::path(get, path = "/v1/queues", tag = "admin",
     responses((status = 200, description = "All there are", body = Queues)))]
-async fn list(State(shared): State<Shared>) -> Result<axum::Json<Queues>, Problem> {
+async fn list_queues(State(shared): State<Shared>) -> Result<axum::Json<Queues>, Problem> {
     let queues = shared.store.list_queues().await?;
     Ok(axum::Json(Queues { queues: queues.into_iter().map(Into::into).collect() }))
 }
@@ -115,14 +115,14 @@ struct QueueConfig {
     ordering: Option<Ordering>,
     /// How long a received message is locked: at most 12h. 30s by default.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "interval")]
-    lock_time: Option<Span>,
+    lock_time: Option<Hold>,
     /// 10 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     max_deliveries: Option<i32>,
     /// The longest that messages live. None by default.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "interval")]
-    ttl: Option<Span>,
+    ttl: Option<Lifetime>,
     /// How long a message id is remembered; 0s: not at all, which is the default.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "interval")]
     dedup_window: Option<Span>,
@@ -152,23 +152,27 @@ struct QueueConfig {
     receivers: Option<bool>,
     /// Overrides the route of its requests.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(value_type = Option<Name>)]
     route: Option<String>,
     /// How long a result is kept. By default until it is popped.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "interval")]
-    result_ttl: Option<Span>,
+    result_ttl: Option<Lifetime>,
     /// For requests that name no deadline. None by default.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "interval")]
-    default_deadline: Option<Span>,
+    default_deadline: Option<Lifetime>,
     /// The metadata keys that tell its tenants apart. None by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1, max_items = 8)]
+    #[schema(value_type = Option<Vec<Name>>)]
     tenant_attributes: Option<Vec<String>>,
 }
 
 /// For serde's `serialize_with`.
-fn interval<S: Serializer>(span: &Option<Span>, serializer: S) -> Result<S::Ok, S::Error> {
-    span.map(|span| to_interval(span.0)).serialize(serializer)
+fn interval<T: Copy + Into<Duration>, S: Serializer>(
+    span: &Option<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    span.map(|span| to_interval(span.into())).serialize(serializer)
 }
 
 const UNBOUNDED: &str = "-1";
@@ -214,11 +218,17 @@ impl ToSchema for Age {}
 #[utoipa::path(put, path = "/v1/queues/{queue}", tag = "admin",
     params(("queue" = String, Path, description = "The queue or topic")), request_body = QueueConfig,
     responses((status = 204, description = "It is as told"), Conflict))]
-async fn put(
+async fn create_queue(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<QueueConfig>,
 ) -> Result<StatusCode, Problem> {
+    for (name, bound) in [
+        ("dead_letter_max_count", call.dead_letter_max_count),
+        ("dead_letter_max_bytes", call.dead_letter_max_bytes),
+    ] {
+        within(name, bound.unwrap_or_default(), -1..=i64::MAX)?;
+    }
     let config = serde_json::to_value(&call).map_err(|error| Problem::argument(error.to_string()))?;
     shared.store.create_queue(&queue, &config).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -240,9 +250,9 @@ pub(super) struct Force {
 #[utoipa::path(delete, path = "/v1/queues/{queue}", tag = "admin",
     params(("queue" = String, Path, description = "The queue or topic"), Force),
     responses((status = 204, description = "It is gone"), NotFound))]
-async fn delete(
+async fn delete_queue(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Query(call): Query<Force>,
 ) -> Result<StatusCode, Problem> {
     shared.store.delete_queue(&queue, call.force).await?;

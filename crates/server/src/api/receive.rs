@@ -18,7 +18,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     MOST, Shared,
-    content::Span,
+    content::{Name, Wait},
     extract::{Json, Path, check_wait, within},
     messages::MessageJson,
     openapi::NotFound,
@@ -53,13 +53,12 @@ struct ReceiveCall {
     max: u32,
     /// How long to wait for the first, up to 20s.
     #[serde(default)]
-    wait: Span,
+    wait: Wait,
     #[serde(default)]
     mode: Mode,
     /// Names this call: repeated after a lost answer, it gives the messages of the first answer again, with their
     /// tokens.
-    #[schema(min_length = 1, max_length = 255)]
-    attempt_id: Option<String>,
+    attempt_id: Option<Name>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -81,7 +80,7 @@ fn answer(messages: &[ReceivedMessage]) -> Response {
     responses((status = 200, description = "What there was", body = Messages), NotFound))]
 async fn receive(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<ReceiveCall>,
 ) -> Result<Response, Problem> {
     let call = Receive {
@@ -91,7 +90,7 @@ async fn receive(
             Mode::PeekLock => ReceiveMode::PeekLock,
             Mode::ReceiveAndDelete => ReceiveMode::ReceiveAndDelete,
         },
-        attempt_id: call.attempt_id,
+        attempt_id: call.attempt_id.map(Into::into),
     };
     let messages = if call.wait.is_zero() || shared.stop.is_cancelled() {
         shared.store.receive(&queue, &call).await?
@@ -164,7 +163,7 @@ struct Deferred {
     responses((status = 200, description = "Locked", body = Messages), NotFound))]
 async fn receive_deferred(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Deferred>,
 ) -> Result<Response, Problem> {
     Ok(answer(&shared.store.receive_deferred(&queue, &call.seqs).await?))

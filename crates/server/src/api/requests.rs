@@ -8,6 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Shared,
+    content::Name,
     extract::{Json, Object, Path},
     openapi::{Conflict, NotFound, TooLarge},
     problem::{Code, Problem},
@@ -15,7 +16,7 @@ use super::{
 use crate::submission::{Clock, Submission, Written};
 
 pub(super) fn router() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(enqueue)).routes(routes!(status)).routes(routes!(cancel))
+    OpenApiRouter::new().routes(routes!(enqueue)).routes(routes!(request_status)).routes(routes!(cancel))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -56,7 +57,7 @@ impl From<Enqueued> for EnqueuedRequest {
     responses((status = 200, description = "Enqueued", body = EnqueuedAnswer), Conflict, TooLarge))]
 async fn enqueue(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Enqueue>,
 ) -> Result<axum::Json<EnqueuedAnswer>, Problem> {
     if call.requests.is_empty() {
@@ -68,7 +69,7 @@ async fn enqueue(
         let given = Submission::try_from(written)
             .map_err(|problem| Problem::argument(format!("requests[{n}]: {problem}")))?;
         requests.push(NewRequest {
-            queue: queue.clone(),
+            queue: queue.to_string(),
             payload: Some(given.payload),
             id: given.id,
             token: given.token,
@@ -127,7 +128,7 @@ impl From<RequestStatus> for LiveRequest {
 #[utoipa::path(get, path = "/v1/requests/{id}", tag = "produce",
     params(("id" = String, Path, description = "The request's id")),
     responses((status = 200, description = "Where it is", body = RequestAnswer), NotFound))]
-async fn status(
+async fn request_status(
     State(shared): State<Shared>,
     Path(id): Path<String>,
 ) -> Result<axum::Json<RequestAnswer>, Problem> {

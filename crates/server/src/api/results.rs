@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{
     MOST, Shared,
-    content::Span,
+    content::{Hold, Name, Wait},
     extract::{Json, Path, check_wait, within},
     problem::Problem,
 };
@@ -23,19 +23,19 @@ use crate::route::{ResultJson, RouteBell};
 
 pub(super) fn router() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(pop))
-        .routes(routes!(lease))
-        .routes(routes!(ack))
-        .routes(routes!(release))
-        .routes(routes!(depth))
+        .routes(routes!(pop_results))
+        .routes(routes!(lease_results))
+        .routes(routes!(ack_results))
+        .routes(routes!(release_results))
+        .routes(routes!(result_depth))
 }
 
 fn default_max() -> u32 {
     100
 }
 
-fn default_lease() -> Span {
-    Span(Duration::from_secs(30))
+fn default_lease() -> Hold {
+    Hold(Duration::from_secs(30))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -47,7 +47,7 @@ struct Pop {
     max: u32,
     /// How long to wait for the first, up to 20s.
     #[serde(default)]
-    wait: Span,
+    wait: Wait,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -62,9 +62,9 @@ struct Results<'a> {
 #[utoipa::path(post, path = "/v1/routes/{route}/pop", tag = "poll",
     params(("route" = String, Path, description = "The route")), request_body = Pop,
     responses((status = 200, description = "What there was", body = Results)))]
-async fn pop(
+async fn pop_results(
     State(shared): State<Shared>,
-    Path(route): Path<String>,
+    Path(route): Path<Name>,
     Json(call): Json<Pop>,
 ) -> Result<Response, Problem> {
     let (limit, wait) = limits(call.max, call.wait)?;
@@ -81,10 +81,10 @@ struct Lease {
     max: u32,
     /// How long they are hidden from others: 1ms to 12h.
     #[serde(default = "default_lease")]
-    lease: Span,
+    lease: Hold,
     /// How long to wait for the first, up to 20s.
     #[serde(default)]
-    wait: Span,
+    wait: Wait,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -101,9 +101,9 @@ struct Leased<'a> {
 #[utoipa::path(post, path = "/v1/routes/{route}/lease", tag = "poll",
     params(("route" = String, Path, description = "The route")), request_body = Lease,
     responses((status = 200, description = "What there was", body = Leased)))]
-async fn lease(
+async fn lease_results(
     State(shared): State<Shared>,
-    Path(route): Path<String>,
+    Path(route): Path<Name>,
     Json(call): Json<Lease>,
 ) -> Result<Response, Problem> {
     let (limit, wait) = limits(call.max, call.wait)?;
@@ -112,7 +112,7 @@ async fn lease(
     Ok(axum::Json(Leased { lease, results: rows.iter().map(ResultJson::of).collect() }).into_response())
 }
 
-fn limits(max: u32, wait: Span) -> Result<(i32, Duration), Problem> {
+fn limits(max: u32, wait: Wait) -> Result<(i32, Duration), Problem> {
     let max = within("max", max, 1..=MOST)?;
     Ok((i32::try_from(max).unwrap_or(i32::MAX), check_wait(wait)?))
 }
@@ -184,9 +184,9 @@ struct Acked {
 #[utoipa::path(post, path = "/v1/routes/{route}/ack", tag = "poll",
     params(("route" = String, Path, description = "The route")), request_body = LeasedSeqs,
     responses((status = 200, description = "Removed", body = Acked)))]
-async fn ack(
+async fn ack_results(
     State(shared): State<Shared>,
-    Path(route): Path<String>,
+    Path(route): Path<Name>,
     Json(call): Json<LeasedSeqs>,
 ) -> Result<axum::Json<Acked>, Problem> {
     Ok(axum::Json(Acked { acked: shared.store.ack_results(&route, call.lease, &call.seqs).await? }))
@@ -204,9 +204,9 @@ struct Released {
 #[utoipa::path(post, path = "/v1/routes/{route}/release", tag = "poll",
     params(("route" = String, Path, description = "The route")), request_body = LeasedSeqs,
     responses((status = 200, description = "Given back", body = Released)))]
-async fn release(
+async fn release_results(
     State(shared): State<Shared>,
-    Path(route): Path<String>,
+    Path(route): Path<Name>,
     Json(call): Json<LeasedSeqs>,
 ) -> Result<axum::Json<Released>, Problem> {
     Ok(axum::Json(Released { released: shared.store.release_results(&route, call.lease, &call.seqs).await? }))
@@ -223,9 +223,9 @@ struct Depth {
 #[utoipa::path(get, path = "/v1/routes/{route}/depth", tag = "poll",
     params(("route" = String, Path, description = "The route")),
     responses((status = 200, description = "So many", body = Depth)))]
-async fn depth(
+async fn result_depth(
     State(shared): State<Shared>,
-    Path(route): Path<String>,
+    Path(route): Path<Name>,
 ) -> Result<axum::Json<Depth>, Problem> {
     Ok(axum::Json(Depth { depth: shared.store.result_depth(&route).await? }))
 }

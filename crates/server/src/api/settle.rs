@@ -9,7 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Shared,
-    content::{Span, read_body},
+    content::{Name, Span, read_body},
     extract::{Json, Object, Path, within},
     openapi::{LockLost, NotFound},
     problem::Problem,
@@ -50,7 +50,7 @@ struct Complete {
     responses((status = 204, description = "Done"), NotFound, LockLost))]
 async fn complete(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Complete>,
 ) -> Result<StatusCode, Problem> {
     let status = call.status.map(|status| within("status", status, 100..=599)).transpose()?;
@@ -100,7 +100,7 @@ struct Completed {
     responses((status = 200, description = "An outcome for each", body = Completed), NotFound))]
 async fn complete_batch(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Locks>,
 ) -> Result<axum::Json<Completed>, Problem> {
     Ok(axum::Json(Completed { completed: shared.store.complete_batch(&queue, &call.locks()).await? }))
@@ -124,7 +124,7 @@ struct Abandon {
     responses((status = 204, description = "Given back"), NotFound, LockLost))]
 async fn abandon(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Abandon>,
 ) -> Result<StatusCode, Problem> {
     let lock = Lock { seq: call.seq, token: &call.lock_token };
@@ -148,7 +148,7 @@ struct Reject {
     responses((status = 204, description = "It is a dead letter"), NotFound, LockLost))]
 async fn reject(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Reject>,
 ) -> Result<StatusCode, Problem> {
     let lock = Lock { seq: call.seq, token: &call.lock_token };
@@ -164,7 +164,7 @@ async fn reject(
     responses((status = 204, description = "Put aside"), NotFound, LockLost))]
 async fn defer(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<LockJson>,
 ) -> Result<StatusCode, Problem> {
     shared.store.defer(&queue, call.lock()).await?;
@@ -184,7 +184,7 @@ struct Renewed {
     responses((status = 200, description = "Renewed", body = Renewed), NotFound, LockLost))]
 async fn renew(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<LockJson>,
 ) -> Result<axum::Json<Renewed>, Problem> {
     Ok(axum::Json(Renewed { locked_until: shared.store.renew(&queue, call.lock()).await? }))
@@ -202,7 +202,7 @@ struct RenewedBatch {
     responses((status = 200, description = "An outcome for each", body = RenewedBatch), NotFound))]
 async fn renew_batch(
     State(shared): State<Shared>,
-    Path(queue): Path<String>,
+    Path(queue): Path<Name>,
     Json(call): Json<Locks>,
 ) -> Result<axum::Json<RenewedBatch>, Problem> {
     let locked_until = shared.store.renew_batch(&queue, &call.locks()).await?;

@@ -8,6 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Shared,
+    content::Name,
     extract::{Json, Path, Query},
     openapi::{Conflict, NotFound},
     problem::Problem,
@@ -15,7 +16,7 @@ use super::{
 };
 
 pub(super) fn router() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(subscribe, unsubscribe))
+    OpenApiRouter::new().routes(routes!(list_subscriptions)).routes(routes!(subscribe, unsubscribe))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -23,7 +24,8 @@ pub(super) fn router() -> OpenApiRouter<Shared> {
 #[into_params(parameter_in = Query)]
 struct Of {
     /// Only this topic's.
-    topic: Option<String>,
+    #[param(value_type = Option<String>)]
+    topic: Option<Name>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -50,7 +52,7 @@ impl From<Subscription> for SubscriptionJson {
 /// List subscriptions
 #[utoipa::path(get, path = "/v1/subscriptions", tag = "admin", params(Of),
     responses((status = 200, description = "All there are", body = Subscriptions), NotFound))]
-async fn list(
+async fn list_subscriptions(
     State(shared): State<Shared>,
     Query(call): Query<Of>,
 ) -> Result<axum::Json<Subscriptions>, Problem> {
@@ -76,7 +78,7 @@ struct Subscribe {
     responses((status = 204, description = "Subscribed"), Conflict))]
 async fn subscribe(
     State(shared): State<Shared>,
-    Path((topic, name)): Path<(String, String)>,
+    Path((topic, name)): Path<(Name, Name)>,
     Json(call): Json<Subscribe>,
 ) -> Result<StatusCode, Problem> {
     shared.store.subscribe(&topic, &name, call.filter.as_deref()).await?;
@@ -92,7 +94,7 @@ async fn subscribe(
     responses((status = 204, description = "It is gone"), NotFound))]
 async fn unsubscribe(
     State(shared): State<Shared>,
-    Path((topic, name)): Path<(String, String)>,
+    Path((topic, name)): Path<(Name, Name)>,
     Query(call): Query<Force>,
 ) -> Result<StatusCode, Problem> {
     shared.store.unsubscribe(&topic, &name, call.force).await?;
