@@ -58,6 +58,7 @@ impl ToSchema for When {}
 /// The plain form of a duration of at most a year. More is understood: `1h 30m`, `1.5s`.
 pub(crate) const DURATION_PATTERN: &str =
     "^([0-9]{1,7}(ms|s)|[0-9]{1,5}m|[0-7]?[0-9]{1,3}h|([12]?[0-9]{1,2}|3[0-5][0-9]|36[0-5])d)$";
+
 /// The database's clock, asked at most once, and only where a time is reckoned from now.
 pub(crate) struct Clock<'a> {
     store: &'a Store,
@@ -115,6 +116,9 @@ pub(crate) struct Written {
     /// Read by gates and the dispatcher.
     #[schema(value_type = Option<std::collections::HashMap<String, Value>>)]
     metadata: Option<Map<String, Value>>,
+    /// Requests of a group are handed out in their order, one at a time.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\u0000-\\u001F\\u007F-\\u009F]+$")]
+    group_id: Option<String>,
 }
 
 /// `null` is a payload like any other.
@@ -133,6 +137,7 @@ pub(crate) struct Submission {
     pub(crate) not_before: Option<When>,
     pub(crate) headers: Option<BTreeMap<String, String>>,
     pub(crate) metadata: Option<Map<String, Value>>,
+    pub(crate) group_id: Option<String>,
 }
 
 impl Submission {
@@ -176,6 +181,7 @@ impl TryFrom<Written> for Submission {
             not_before: written.not_before,
             headers: written.headers,
             metadata: written.metadata,
+            group_id: written.group_id,
         })
     }
 }

@@ -78,6 +78,7 @@ async fn enqueue(
             not_before: clock.resolve(given.not_before).await.map_err(Problem::of_clock)?,
             headers: given.headers.unwrap_or_default(),
             metadata: given.metadata.unwrap_or_default(),
+            group_id: given.group_id,
         });
     }
     let enqueued = shared.store.enqueue(&requests).await?;
@@ -94,11 +95,11 @@ struct RequestAnswer {
 struct LiveRequest {
     token: String,
     queue: String,
-    /// `pending`, `in flight` or `parked`.
+    /// `pending`, `in flight`, `parked`, `deferred` or `dead`.
     state: &'static str,
     seq: i64,
-    /// 0 to 63.
-    partition: i16,
+    /// 0 to 63; none for a dead letter.
+    partition: Option<i16>,
     /// The dispatcher that has it, when it is in flight.
     owner: Option<String>,
     /// How often it was handed out.
