@@ -9,7 +9,7 @@ def whole(value):
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return 0
     if isinstance(value, float) and value.is_integer():
-        return int(value)
+        return whole(int(value))
     if isinstance(value, list):
         return [whole(item) for item in value]
     if isinstance(value, dict):
@@ -19,7 +19,7 @@ def whole(value):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    if case.meta is None or case.meta.generation.mode != GenerationMode.POSITIVE:
+    if case.meta is not None and case.meta.generation.mode == GenerationMode.NEGATIVE:
         return
     if isinstance(case.body, (dict, list)):
         case.body = whole(case.body)
