@@ -215,7 +215,7 @@ BEGIN
     IF next.held = 'g' THEN
         UPDATE requests r SET ready = true, held = NULL
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND NOT r.ready
-                AND r.seq = next.seq AND r.held = 'g';
+                AND r.seq = next.seq AND r.held IS DISTINCT FROM 's' AND r.held = 'g';
         PERFORM ring_queue(queue_id, next.partition_id), ring_receivers(queue_id);
     END IF;
 END
@@ -299,6 +299,26 @@ BEGIN
         INSERT INTO groups (queue_id, group_id) SELECT lock_groups.queue_id, w.g FROM unnest(wanted) AS w (g)
             ON CONFLICT DO NOTHING;
     END LOOP;
+END
+$$;
+
+-- Which of what is sent comes first in its group, and is ready at once: the first of those that do not wait for their time,
+-- where nothing of the group is there. The sender holds the groups' rows. NULL where nothing orders any of them.
+CREATE FUNCTION opens_group(queue_id int, lanes text[], waits boolean[]) RETURNS boolean[]
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_variable
+BEGIN
+    IF lanes IS NULL THEN
+        RETURN NULL;
+    ELSIF NOT sees_commits() THEN
+        RETURN array_fill(false, ARRAY[cardinality(lanes)]);
+    END IF;
+    RETURN (SELECT array_agg(f.n IS NOT NULL ORDER BY u.n) FROM unnest(lanes) WITH ORDINALITY AS u (lane, n) LEFT JOIN (
+        SELECT min(x.n) AS n FROM unnest(lanes, waits) WITH ORDINALITY AS x (lane, waits, n)
+        WHERE x.lane IS NOT NULL AND NOT x.waits GROUP BY x.lane
+        HAVING NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = x.lane
+            AND r.held IS DISTINCT FROM 's')) AS f ON f.n = u.n);
 END
 $$;
 
