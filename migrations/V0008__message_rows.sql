@@ -143,7 +143,9 @@ CREATE TABLE maintenance (
     one         boolean PRIMARY KEY DEFAULT true CHECK (one),
     owner       text COLLATE "C",
     expires_at  timestamptz NOT NULL DEFAULT '-infinity',
-    retained_at timestamptz NOT NULL DEFAULT '-infinity'           -- when dead letters were last held to their bounds
+    retained_at timestamptz NOT NULL DEFAULT '-infinity',          -- when dead letters were last held to their bounds
+    queue_id    int NOT NULL DEFAULT 0,                            -- the group looked at last: they are gone through in turns
+    group_id    text COLLATE "C" NOT NULL DEFAULT ''
 );
 INSERT INTO maintenance DEFAULT VALUES;
 
@@ -306,7 +308,7 @@ $$;
 -- where nothing of the group is there. The sender holds the groups' rows. NULL where nothing orders any of them.
 CREATE FUNCTION opens_group(queue_id int, lanes text[], waits boolean[]) RETURNS boolean[]
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET enable_nestloop = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 BEGIN
     IF lanes IS NULL THEN

@@ -62,6 +62,40 @@ BEGIN
 END
 $$;
 
+-- Forgets groups that nothing is in, of the max_rows after the one looked at last. Says how many.
+CREATE FUNCTION forget_groups(max_rows int) RETURNS bigint
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    held tid[];
+    seen record;
+    forgotten bigint;
+BEGIN
+    IF NOT sees_commits() THEN
+        RETURN 0;
+    END IF;
+    SELECT array_agg(g.tid) AS tids, count(*) AS count, max(g.queue_id) AS queue_id,
+            (array_agg(g.group_id ORDER BY g.queue_id DESC, g.group_id DESC))[1] AS group_id INTO seen FROM (
+        SELECT x.ctid AS tid, x.queue_id, x.group_id FROM groups x, maintenance m
+        WHERE (x.queue_id, x.group_id) > (m.queue_id, m.group_id) ORDER BY x.queue_id, x.group_id LIMIT max_rows) AS g;
+    UPDATE maintenance m SET queue_id = CASE WHEN seen.count < max_rows THEN 0 ELSE seen.queue_id END,
+        group_id = CASE WHEN seen.count < max_rows THEN '' ELSE seen.group_id END;
+    -- A group is looked at anew once its row is held: a sender may have come and gone between.
+    held := ARRAY(SELECT g.ctid FROM groups g WHERE g.ctid = ANY (seen.tids) AND is_empty(g.queue_id, g.group_id)
+        FOR UPDATE SKIP LOCKED);
+    DELETE FROM groups g WHERE g.ctid = ANY (held) AND is_empty(g.queue_id, g.group_id);
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    RETURN forgotten;
+END
+$$;
+
+CREATE FUNCTION is_empty(queue_id int, group_id text) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+    SELECT NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = $1 AND r.group_id = $2 AND r.held IS DISTINCT FROM 's')
+        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = $1 AND r.group_id = $2 AND r.group_id IS NOT NULL AND r.held = 's')
+$$;
+
 -- One pass: at most max_rows of each kind, and for each queue. Says how many of each; a number that has reached max_rows
 -- says that there is more. Dead letters are held to their bounds once a minute, or when there is more.
 CREATE FUNCTION maintain(max_rows int DEFAULT 1000) RETURNS jsonb
@@ -78,7 +112,6 @@ DECLARE
     receipts_pruned bigint;
     dedup_pruned bigint;
     replays_pruned bigint;
-    empty tid[];
     groups_pruned bigint;
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
@@ -110,19 +143,7 @@ BEGIN
     DELETE FROM replays p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM replays c
         WHERE c.expires_at < clock_timestamp() ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS replays_pruned = ROW_COUNT;
-    -- A group is looked at anew once its row is held: a sender may have come and gone between.
-    empty := ARRAY(SELECT g.ctid FROM groups g
-        WHERE NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id AND r.group_id IS NOT NULL
-                AND r.held IS DISTINCT FROM 's')
-            AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
-                AND r.group_id IS NOT NULL AND r.held = 's')
-        ORDER BY g.queue_id, g.group_id LIMIT max_rows FOR UPDATE SKIP LOCKED);
-    DELETE FROM groups g WHERE g.ctid = ANY (empty) AND sees_commits()
-        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id AND r.group_id IS NOT NULL
-            AND r.held IS DISTINCT FROM 's')
-        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
-            AND r.group_id IS NOT NULL AND r.held = 's');
-    GET DIAGNOSTICS groups_pruned = ROW_COUNT;
+    groups_pruned := forget_groups(max_rows);
     RETURN jsonb_build_object('due', due, 'ended', ended, 'groups_checked', checked, 'groups', groups_pruned,
         'dead_letters', dropped, 'receipts', receipts_pruned, 'dedup', dedup_pruned, 'replays', replays_pruned);
 END
