@@ -82,18 +82,18 @@ BEGIN
     UPDATE maintenance m SET queue_id = CASE WHEN seen.count < max_rows THEN 0 ELSE seen.queue_id END,
         group_id = CASE WHEN seen.count < max_rows THEN '' ELSE seen.group_id END;
     -- A group is looked at anew once its row is held: a sender may have come and gone between.
-    held := ARRAY(SELECT g.ctid FROM groups g WHERE g.ctid = ANY (seen.tids) AND is_empty(g.queue_id, g.group_id)
+    held := ARRAY(SELECT g.ctid FROM groups g WHERE g.ctid = ANY (seen.tids) AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+            AND r.group_id IS NOT NULL AND r.held IS DISTINCT FROM 's')
+        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+            AND r.group_id IS NOT NULL AND r.held = 's')
         FOR UPDATE SKIP LOCKED);
-    DELETE FROM groups g WHERE g.ctid = ANY (held) AND is_empty(g.queue_id, g.group_id);
+    DELETE FROM groups g WHERE g.ctid = ANY (held) AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+            AND r.group_id IS NOT NULL AND r.held IS DISTINCT FROM 's')
+        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+            AND r.group_id IS NOT NULL AND r.held = 's');
     GET DIAGNOSTICS forgotten = ROW_COUNT;
     RETURN forgotten;
 END
-$$;
-
-CREATE FUNCTION is_empty(queue_id int, group_id text) RETURNS boolean
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_bitmapscan = off SET enable_seqscan = off AS $$
-    SELECT NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = $1 AND r.group_id = $2 AND r.held IS DISTINCT FROM 's')
-        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = $1 AND r.group_id = $2 AND r.group_id IS NOT NULL AND r.held = 's')
 $$;
 
 -- One pass: at most max_rows of each kind, and for each queue. Says how many of each; a number that has reached max_rows
