@@ -185,7 +185,7 @@ $$;
 -- ready steps back, unless it is in flight.
 CREATE FUNCTION settle_group(queue_id int, group_id text) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 DECLARE
     front record;
@@ -254,7 +254,7 @@ $$;
 -- Settles the groups that were left for later, as far as no sender holds them. Says how many.
 CREATE FUNCTION check_groups(queue_id int) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     checks tid[];
@@ -287,7 +287,7 @@ $$;
 -- Locks the rows of groups that something is sent to, in order, making those that are missing.
 CREATE FUNCTION lock_groups(queue_id int, group_ids text[]) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     wanted text[] := ARRAY(SELECT DISTINCT u.g COLLATE "C" FROM unnest(group_ids) AS u (g) WHERE u.g IS NOT NULL ORDER BY 1);
@@ -308,7 +308,7 @@ $$;
 -- where nothing of the group is there. The sender holds the groups' rows. NULL where nothing orders any of them.
 CREATE FUNCTION opens_group(queue_id int, lanes text[], waits boolean[]) RETURNS boolean[]
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET enable_nestloop = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_nestloop = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 BEGIN
     IF lanes IS NULL THEN
@@ -341,7 +341,7 @@ $$;
 -- In a group each takes its place. Says how many, and how long until the next is due.
 CREATE FUNCTION promote_due(queue_id int, max_rows int, OUT promoted bigint, OUT next_due interval)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     due tid[];

@@ -389,7 +389,7 @@ END;
 -- Takes back what was scheduled and never delivered.
 CREATE FUNCTION cancel_scheduled(queue text, seq bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     q queues := find_queue(queue);

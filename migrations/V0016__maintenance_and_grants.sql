@@ -15,7 +15,7 @@ $$;
 -- Holds a queue's dead letters to its bounds, oldest first; at most max_rows at a time. Says how many went.
 CREATE FUNCTION retain(q queues, max_rows int) RETURNS bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     max_age interval := coalesce(q.dead_letter_max_age, '14 days');
     max_count bigint := coalesce(q.dead_letter_max_count, 1000000);
@@ -49,7 +49,7 @@ $$;
 
 CREATE FUNCTION drop_up_to(queue_id int, dead_at timestamptz, seq bigint, max_rows int) RETURNS bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     dropped bigint;
@@ -65,20 +65,22 @@ $$;
 -- Forgets groups that nothing is in, of the max_rows after the one looked at last. Says how many.
 CREATE FUNCTION forget_groups(max_rows int) RETURNS bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     held tid[];
+    last record;
     seen record;
     forgotten bigint;
 BEGIN
     IF NOT sees_commits() THEN
         RETURN 0;
     END IF;
+    SELECT m.queue_id, m.group_id INTO last FROM maintenance m;
     SELECT array_agg(g.tid) AS tids, count(*) AS count, max(g.queue_id) AS queue_id,
             (array_agg(g.group_id ORDER BY g.queue_id DESC, g.group_id DESC))[1] AS group_id INTO seen FROM (
-        SELECT x.ctid AS tid, x.queue_id, x.group_id FROM groups x, maintenance m
-        WHERE (x.queue_id, x.group_id) > (m.queue_id, m.group_id) ORDER BY x.queue_id, x.group_id LIMIT max_rows) AS g;
+        SELECT x.ctid AS tid, x.queue_id, x.group_id FROM groups x
+        WHERE (x.queue_id, x.group_id) > (last.queue_id, last.group_id) ORDER BY x.queue_id, x.group_id LIMIT max_rows) AS g;
     UPDATE maintenance m SET queue_id = CASE WHEN seen.count < max_rows THEN 0 ELSE seen.queue_id END,
         group_id = CASE WHEN seen.count < max_rows THEN '' ELSE seen.group_id END;
     -- A group is looked at anew once its row is held: a sender may have come and gone between.
@@ -100,7 +102,7 @@ $$;
 -- says that there is more. Dead letters are held to their bounds once a minute, or when there is more.
 CREATE FUNCTION maintain(max_rows int DEFAULT 1000) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     q queues;
