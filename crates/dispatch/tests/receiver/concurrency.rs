@@ -54,8 +54,8 @@ async fn a_queue_that_is_deleted_ends_the_run_when_its_work_is_done() {
     bench.send(1).await;
     let mut crew = bench.run(WorkerOptions { concurrency: 2, ..WorkerOptions::default() });
     let arrival = crew.next().await;
-    bench.store.delete_queue(QUEUE, true).await.unwrap();
     let looks = bench.proxy.statements_matching("Store::receive\n");
+    bench.store.delete_queue(QUEUE, true).await.unwrap();
     until("it has looked again", PATIENCE, async || {
         bench.proxy.statements_matching("Store::receive\n") > looks
     })
