@@ -222,8 +222,8 @@ impl Consumer {
     ///
     /// # Errors
     /// When the database refuses.
-    pub async fn promote_due(&self, limit: u32) -> Result<Promotion, Error> {
-        self.store.promote_due(self.queue, i64::from(limit)).await
+    pub async fn promote_due(&self, limit: i32) -> Result<Promotion, Error> {
+        self.store.promote_due(self.queue, limit).await
     }
 
     /// Removes requests and records their results. False: another dispatch is the live one; nothing was written

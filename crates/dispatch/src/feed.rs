@@ -34,7 +34,9 @@ const PLAIN: Duration = Duration::from_millis(50);
 /// After a failed poll, doubling up to a second.
 const FAILED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Parked requests made due by one statement.
-const PROMOTIONS: u32 = 1000;
+const PROMOTIONS: i32 = 1000;
+/// Between two looks at parked requests and groups while awake, though none is known to be due: nobody rings then.
+const PROMOTE: Duration = Duration::from_secs(1);
 
 /// What a feeder is told besides its queue and its pool.
 pub(crate) struct FeederOptions {
@@ -52,8 +54,9 @@ pub(crate) struct Feeder {
     served: Arc<Served>,
     pool: Arc<Pool>,
     options: FeederOptions,
-    /// When parked requests are looked at next.
+    /// When parked requests and groups are looked at next, and when they were last.
     due: Instant,
+    promoted: Instant,
     tenants: Tenants,
     /// Jobs that the gate makes wait, and those it takes its time with.
     aside: JoinSet<Aside>,
@@ -82,6 +85,7 @@ impl Feeder {
             pool,
             options,
             due,
+            promoted: due,
             tenants,
             aside: JoinSet::new(),
             plain_first: false,
@@ -101,8 +105,9 @@ impl Feeder {
         let mut ended = Instant::now();
         let mut cause = Cause::Other;
         while !self.stop.is_cancelled() {
-            if Instant::now() >= self.due {
-                self.due = Instant::now() + self.promote().await;
+            if Instant::now() >= self.due.min(self.promoted + PROMOTE) {
+                self.promoted = Instant::now();
+                self.due = self.promoted + self.promote().await;
             }
             self.look_aside();
             let asked = self.asked(batch);
@@ -304,6 +309,8 @@ impl Feeder {
                         "the bell could not be asked for"
                     );
                 }
+                // A group that was left for later while nobody could ring.
+                self.due = Instant::now();
                 Cause::Other
             }
             Step::Sleep => self.sleep().await,

@@ -38,6 +38,9 @@ pub struct NewRequest {
     pub headers: BTreeMap<String, String>,
     /// Read by gates and the dispatcher, for example `fairness_id`.
     pub metadata: Map<String, Value>,
+    /// 1 to 255 bytes: requests of one group are handed out in the order of their commits, one at a time. None: in no
+    /// group, unless the whole queue is one.
+    pub group_id: Option<String>,
 }
 
 impl NewRequest {
@@ -186,10 +189,14 @@ pub struct Backlog {
 pub enum RequestState {
     /// Waits for a dispatcher.
     Pending,
-    /// A dispatcher has it.
+    /// A dispatcher has it, or a receiver.
     InFlight,
     /// Waits for its time.
     Parked,
+    /// Put aside until a receiver asks for it.
+    Deferred,
+    /// A dead letter.
+    Dead,
 }
 
 impl RequestState {
@@ -199,6 +206,8 @@ impl RequestState {
             Self::Pending => "pending",
             Self::InFlight => "in flight",
             Self::Parked => "parked",
+            Self::Deferred => "deferred",
+            Self::Dead => "dead",
         }
     }
 }
@@ -214,9 +223,9 @@ pub struct RequestStatus {
     pub state: RequestState,
     /// Submission order.
     pub seq: i64,
-    /// 0 to 63.
-    pub partition: i16,
-    /// Who has it, when it is in flight.
+    /// 0 to 63; none for a dead letter.
+    pub partition: Option<i16>,
+    /// Who has it, when a dispatcher does.
     pub owner: Option<String>,
     /// How often it was handed out.
     pub deliveries: i32,
@@ -282,6 +291,8 @@ impl Store {
                     state: match column::<&str>(row, "state")? {
                         "pending" => RequestState::Pending,
                         "in flight" => RequestState::InFlight,
+                        "deferred" => RequestState::Deferred,
+                        "dead" => RequestState::Dead,
                         _ => RequestState::Parked,
                     },
                     seq: column(row, "seq")?,

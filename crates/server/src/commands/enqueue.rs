@@ -22,7 +22,7 @@ use line::When;
 /// Enqueue one request, or a file of them
 ///
 /// Prints a JSON line {"id", "token", "seq"} for each. A file holds a JSON object a line, with any of: payload (any JSON value, sent as its text stands in the line) or
-/// payload_base64 (bytes), id, token, deadline, route, not_before, headers, metadata. What the options say counts for
+/// payload_base64 (bytes), id, token, deadline, route, not_before, headers, metadata, group_id. What the options say counts for
 /// lines that do not say it. Lines are enqueued in their order, 1000 to a transaction. When that fails or is
 /// interrupted, stderr says up to which line everything was enqueued.
 ///
@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// Sent with the request; may be repeated
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = read_pair)]
     headers: Vec<(String, String)>,
+    /// Handed out in the order of the group, one at a time
+    #[arg(long = "group", value_name = "GROUP")]
+    group_id: Option<String>,
     /// Read by gates and the dispatcher; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = read_pair)]
     metadata: Vec<(String, String)>,
@@ -105,6 +108,7 @@ impl Args {
             deadline: clock.resolve(self.deadline).await?,
             route: self.route.clone(),
             not_before: clock.resolve(self.not_before).await?,
+            group_id: self.group_id.clone(),
             headers: self.headers.iter().cloned().collect::<BTreeMap<_, _>>(),
             metadata: self
                 .metadata

@@ -8,21 +8,21 @@ WITH owned AS MATERIALIZED (
     WHERE p.queue_id = $1 AND p.owner = $2 AND ($3::smallint[] IS NULL OR p.partition_id = ANY ($3))
 ), stamped AS MATERIALIZED ( -- of tenants, whose index knows no partitions: read once
     SELECT r.ctid AS tid, r.partition_id, r.epoch FROM requests r
-    WHERE r.queue_id = $1 AND r.ready AND r.tenant <> '' AND r.epoch <> 0
+    WHERE r.queue_id = $1 AND r.ready AND r.tenant <> '' AND r.epoch > 0
 ), stale AS MATERIALIZED (
     SELECT r.ctid AS tid FROM owned p
     JOIN requests r ON r.queue_id = p.queue_id AND r.partition_id = p.partition_id AND r.ready AND r.tenant = ''
-        AND r.epoch <> 0 AND r.epoch < p.epoch
+        AND r.epoch > 0 AND r.epoch < p.epoch
     UNION ALL
     SELECT s.tid FROM stamped s JOIN owned p ON p.partition_id = s.partition_id AND s.epoch < p.epoch
 ), held AS MATERIALIZED (
-    SELECT r.ctid FROM requests r WHERE r.ctid = ANY (ARRAY(SELECT tid FROM stale)) AND r.ready AND r.epoch <> 0
+    SELECT r.ctid FROM requests r WHERE r.ctid = ANY (ARRAY(SELECT tid FROM stale)) AND r.ready AND r.epoch > 0
     FOR UPDATE SKIP LOCKED
 ), reset AS (
     UPDATE requests r SET epoch = 0, attempt = 0,
         deadline = CASE WHEN r.cancelled THEN '-infinity' ELSE r.deadline END
     FROM partitions p
-    WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM held)) AND r.ready AND r.epoch <> 0 AND r.epoch < p.epoch
+    WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM held)) AND r.ready AND r.epoch > 0 AND r.epoch < p.epoch
         AND p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $2
     RETURNING 1
 )

@@ -1,7 +1,7 @@
 -- leasehold_store::Store::ack
 --
 -- Removes requests and records their results in one statement, under the fence: in flight, with this attempt,
--- in a partition the caller owns, with that partition's epoch. Rings the routes somebody waits for.
+-- in a partition the caller owns, with that partition's epoch. Rings the routes somebody waits for. The next of a group is ready then.
 WITH input AS (
     SELECT * FROM unnest($2::text[], $3::text[], $4::bigint[], $5::int[], $6::text[], $7::text[], $8::text[],
         $9::bytea[], $10::boolean[]) AS i (id, token, attempt, status, code, message, content_type, body, body_is_text)
@@ -9,7 +9,7 @@ WITH input AS (
     DELETE FROM requests r USING input i, partitions p
     WHERE r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0
         AND p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $1 AND p.epoch = r.epoch
-    RETURNING r.enqueued_at, r.dispatched_at, r.queue_id, r.deliveries, coalesce(r.route, 'default') AS route, i.*
+    RETURNING r.enqueued_at, r.dispatched_at, r.queue_id, r.deliveries, r.group_id, coalesce(r.route, 'default') AS route, i.*
 ), recorded AS (
     INSERT INTO results (enqueued_at, dispatched_at, finished_at, expires_at, attempt, queue_id, deliveries, status,
         body_is_text, route, id, token, code, message, content_type, body)
@@ -20,5 +20,6 @@ WITH input AS (
 )
 SELECT d.id, d.token, d.attempt, (
     SELECT count(pg_notify(channel('route', w.route_id), '')) FROM routes w
-    WHERE w.route = d.route AND w.awaited_until > now()) AS rung
+    WHERE w.route = d.route AND w.awaited_until > now()) AS rung,
+    (SELECT free_group(d.queue_id, d.group_id) WHERE d.group_id IS NOT NULL)
 FROM done d

@@ -118,6 +118,7 @@ struct Columns<'a> {
     not_befores: Option<Vec<Option<jiff::Timestamp>>>,
     headers: Option<Vec<Option<Value>>>,
     metadata: Option<Vec<Option<Value>>>,
+    group_ids: Option<Vec<Option<&'a str>>>,
 }
 
 impl<'a> Columns<'a> {
@@ -134,10 +135,11 @@ impl<'a> Columns<'a> {
             not_befores: used(requests, |r| r.not_before),
             headers: used(requests, |r| (!r.headers.is_empty()).then(|| serde_json::json!(r.headers))),
             metadata: used(requests, |r| json(&r.metadata)),
+            group_ids: used(requests, |r| r.group_id.as_deref()),
         }
     }
 
-    fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 9] {
+    fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 10] {
         [
             &self.queue,
             &self.payloads,
@@ -148,6 +150,7 @@ impl<'a> Columns<'a> {
             &self.not_befores,
             &self.headers,
             &self.metadata,
+            &self.group_ids,
         ]
     }
 }

@@ -180,7 +180,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database refuses.
-    pub async fn promote_due(&self, queue: i32, limit: i64) -> Result<Promotion, Error> {
+    pub async fn promote_due(&self, queue: i32, limit: i32) -> Result<Promotion, Error> {
         let row = self.query_one(&statement::REQUEST_PROMOTE_DUE, &[&queue, &limit]).await?;
         let next: Option<f64> = column(&row, 1)?;
         let next = next.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));

@@ -81,7 +81,7 @@ async fn request_status_names_the_state_of_each_generation() {
                 .await,
             found.state.as_str()
         );
-        assert_eq!((found.queue.as_str(), found.partition), ("q", leasehold_store::partition_of("x")));
+        assert_eq!((found.queue.as_str(), found.partition), ("q", Some(leasehold_store::partition_of("x"))));
     }
     assert_eq!(status[0].owner.as_deref(), Some("a"));
     assert_eq!((status[1].owner.as_deref(), status[1].deliveries), (None, 0));

@@ -76,6 +76,7 @@ async fn enqueue(store: &Store, args: &Args, requests: Vec<(u64, Line)>) -> anyh
             not_before: clock.resolve(line.not_before).await.with_context(at)?.or(defaults.not_before),
             headers: line.headers.unwrap_or_else(|| defaults.headers.clone()),
             metadata: line.metadata.unwrap_or_else(|| defaults.metadata.clone()),
+            group_id: line.group_id.or_else(|| defaults.group_id.clone()),
         });
     }
     Ok(store.enqueue(&batch).await?)

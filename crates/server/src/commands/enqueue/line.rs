@@ -50,6 +50,7 @@ struct Written<'a> {
     not_before: Option<When>,
     headers: Option<BTreeMap<String, String>>,
     metadata: Option<Map<String, Value>>,
+    group_id: Option<String>,
 }
 
 /// `null` is a payload like any other.
@@ -68,6 +69,7 @@ pub(super) struct Line {
     pub(super) not_before: Option<When>,
     pub(super) headers: Option<BTreeMap<String, String>>,
     pub(super) metadata: Option<Map<String, Value>>,
+    pub(super) group_id: Option<String>,
 }
 
 impl Line {
@@ -103,6 +105,7 @@ impl Line {
             not_before: written.not_before,
             headers: written.headers,
             metadata: written.metadata,
+            group_id: written.group_id,
         }))
     }
 }

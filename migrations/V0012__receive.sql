@@ -1,0 +1,296 @@
+-- Messages are received under a lock, and settled by whoever has its token.
+
+-- The queue of a receiver.
+CREATE FUNCTION find_receivers(queue text) RETURNS queues
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    q queues := find_queue(queue);
+BEGIN
+    IF q.kind = 'topic' THEN
+        PERFORM fail('LH002', format('"%s" is a topic: receive from one of its subscriptions', queue));
+    ELSIF NOT q.receivers THEN
+        PERFORM fail('LH001', format('queue "%s" is for dispatchers: set "receivers" with configure_queue', queue));
+    END IF;
+    RETURN q;
+END
+$$;
+
+-- Marks the rows of a queue that was without receivers. A transaction that read the queue before may still put
+-- unmarked ones in. It had its id before it read: so none is left to come when all that are older than an id
+-- drawn after the change have ended.
+CREATE FUNCTION adopt(q queues) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+DECLARE
+    is_last boolean := q.adopting > '0' AND pg_snapshot_xmin(pg_current_snapshot()) >= q.adopting;
+BEGIN
+    UPDATE requests r SET receivable = true WHERE r.queue_id = q.queue_id AND r.ready AND r.tenant = '' AND NOT r.receivable;
+    UPDATE requests r SET receivable = true WHERE r.queue_id = q.queue_id AND r.ready AND r.tenant <> '' AND NOT r.receivable;
+    UPDATE requests r SET receivable = true WHERE r.queue_id = q.queue_id AND NOT r.ready AND NOT r.receivable;
+    UPDATE queues t SET adopting = CASE WHEN is_last THEN NULL WHEN t.adopting = '0' THEN pg_current_xact_id() ELSE t.adopting END
+        WHERE t.queue_id = q.queue_id AND t.adopting = q.adopting;
+END
+$$;
+
+-- The outcome of a request that ends outside of a dispatcher, on its route.
+CREATE FUNCTION record_result(queue_id int, result_ttl interval, id text, token text, route text, enqueued_at timestamptz,
+    dispatched_at timestamptz, deliveries int, status int, code text, message text, content_type text, body bytea)
+RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_variable
+DECLARE
+    is_text boolean := false;
+BEGIN
+    IF body IS NOT NULL THEN
+        BEGIN
+            is_text := convert_from(body, 'UTF8') IS NOT NULL;
+        EXCEPTION WHEN OTHERS THEN
+            NULL; -- bytes
+        END;
+    END IF;
+    INSERT INTO results (enqueued_at, dispatched_at, finished_at, expires_at, attempt, queue_id, deliveries, status,
+            body_is_text, route, id, token, code, message, content_type, body)
+        VALUES (enqueued_at, dispatched_at, clock_timestamp(), clock_timestamp() + result_ttl, 0, queue_id, deliveries, status,
+            is_text, coalesce(route, 'default'), id, token, code, message, content_type, body);
+    PERFORM pg_notify(channel('route', w.route_id), '') FROM routes w
+        WHERE w.route = coalesce(record_result.route, 'default') AND w.awaited_until > now();
+END
+$$;
+
+-- Ends requests that the caller has locked: rejected with a reason, or cancelled, expired, or delivered too often,
+-- which each row tells. The queue says what it keeps. Says how many.
+CREATE FUNCTION bury(q queues, tids tid[], reason text DEFAULT NULL, description text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    buried bigint;
+    left_groups text[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM requests r WHERE r.ctid = ANY (tids)
+        RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled' WHEN r.deadline <= clock_timestamp() THEN 'TTLExpired'
+            ELSE coalesce(bury.reason, 'MaxDeliveryCountExceeded') END AS why
+    ), kept AS (
+        INSERT INTO dead_letters (seq, queue_id, dead_at, enqueued_at, visible_at, expires_at, deliveries, answered, id, token,
+            group_id, group_given, route, correlation_id, subject, content_type, reason, description, ttl, headers, metadata,
+            payload)
+        SELECT g.seq, g.queue_id, clock_timestamp(), g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
+            CASE WHEN isfinite(g.deadline) THEN g.deadline END, g.deliveries, g.answered, g.id, g.token, g.group_id,
+            g.group_given, g.route, g.correlation_id, g.subject, g.content_type, g.why, CASE g.why
+                WHEN bury.reason THEN bury.description
+                WHEN 'TTLExpired' THEN 'it had expired'
+                ELSE format('delivered %s times without success', g.deliveries) END,
+            g.ttl, g.headers, g.metadata, g.payload
+        FROM gone g
+        WHERE q.dead_letters AND g.why <> 'Cancelled' AND (g.why <> 'TTLExpired' OR q.dead_letter_on_expiry)
+    ), recorded AS (
+        SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, g.dispatched_at, g.deliveries,
+            NULL, CASE g.why WHEN 'Cancelled' THEN 'CANCELLED' WHEN 'TTLExpired' THEN 'DEADLINE_EXCEEDED'
+                WHEN 'MaxDeliveryCountExceeded' THEN 'MAX_DELIVERIES_EXCEEDED' ELSE 'REJECTED' END,
+            CASE g.why WHEN 'Cancelled' THEN 'the request was cancelled' WHEN 'TTLExpired' THEN 'the deadline passed'
+                WHEN 'MaxDeliveryCountExceeded' THEN format('delivered %s times without success', g.deliveries)
+                ELSE concat_ws(': ', bury.reason, bury.description) END, NULL, NULL)
+        FROM gone g WHERE g.answered
+    )
+    SELECT count(*) + (SELECT count(*) * 0 FROM recorded), array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL)
+        INTO buried, left_groups FROM gone g;
+    PERFORM free_groups(q.queue_id, left_groups);
+    RETURN buried;
+END
+$$;
+
+-- What must be seen to before a look at a queue: none of it waits for a sweep.
+CREATE FUNCTION tend(q queues) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF q.adopting IS NOT NULL THEN
+        PERFORM adopt(q);
+    END IF;
+    PERFORM promote_due(q.queue_id, 1000), check_groups(q.queue_id);
+END
+$$;
+
+-- Locks up to `max` messages, lowest sequence number first, past what others have. Stops after the one that takes the
+-- bodies to 32 MiB. A lock that has lapsed is none, and a dispatcher's that lost its lease is none. What has expired,
+-- was cancelled, or was delivered too often ends here instead of being delivered.
+--
+-- One ordered index scan; what waits behind its group or for its time is not in it.
+CREATE FUNCTION receive(queue text, max int DEFAULT 1, mode text DEFAULT 'peek_lock', attempt_id text DEFAULT NULL)
+RETURNS SETOF message
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_sort = on SET plan_cache_mode = force_generic_plan SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    q queues := find_receivers(queue);
+    wanted int := max;
+    budget bigint := 33554432;
+    at timestamptz;
+    span int;
+    tids tid[];
+    ended tid[];
+    seqs bigint[];
+    bytes bigint;
+    freed text[];
+    given bigint[] := '{}';
+    answer message[];
+BEGIN
+    IF max IS NULL OR max NOT BETWEEN 1 AND 256 THEN
+        PERFORM fail('LH001', format('max must be from 1 to 256, not %s', coalesce(max::text, 'null')));
+    ELSIF mode IS NULL OR mode NOT IN ('peek_lock', 'receive_and_delete') THEN
+        PERFORM fail('LH001', format('mode must be peek_lock or receive_and_delete, not %s', coalesce(mode, 'null')));
+    END IF;
+    IF attempt_id IS NOT NULL THEN
+        PERFORM check_name('attempt_id', attempt_id);
+        RETURN QUERY SELECT * FROM replay(q, attempt_id);
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM tend(q);
+    FOR round IN 1 .. 256 LOOP
+        at := clock_timestamp();
+        span := CASE WHEN round = 1 THEN wanted ELSE greatest(wanted, 1000) END;
+        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
+                array_agg(h.seq ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
+                sum(h.size) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
+                array_agg(h.tid) FILTER (WHERE h.over)
+            INTO tids, seqs, bytes, ended
+            FROM (
+                SELECT c.*, coalesce(sum(c.size) FILTER (WHERE NOT c.over) OVER w, 0) - CASE WHEN c.over THEN 0 ELSE c.size END AS before,
+                    count(*) FILTER (WHERE NOT c.over) OVER w AS place
+                FROM (
+                    SELECT r.ctid AS tid, r.seq, octet_length(r.payload) AS size,
+                        r.cancelled OR r.deadline <= at OR r.deliveries >= q.max_deliveries AS over
+                    FROM requests r
+                    WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND (r.epoch = 0 OR r.locked_until <= at
+                        OR r.epoch > 0 AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = r.queue_id
+                            AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
+                    ORDER BY r.queue_id, r.ready, r.seq LIMIT span FOR UPDATE OF r SKIP LOCKED) AS c
+                WINDOW w AS (ORDER BY c.seq)) AS h;
+        IF ended IS NOT NULL THEN
+            PERFORM bury(q, ended);
+        END IF;
+        IF tids IS NOT NULL THEN
+            IF mode = 'peek_lock' THEN
+                RETURN QUERY WITH taken AS (
+                    UPDATE requests r SET epoch = -1, attempt = 0, deliveries = r.deliveries + 1, dispatched_at = at,
+                        locked_until = at + q.lock_time, lock_token = gen_random_uuid()
+                    WHERE r.ctid = ANY (tids) RETURNING r.*)
+                SELECT t.seq, t.id, given_group(t.group_id, t.group_given), t.correlation_id, t.route, t.subject, t.content_type,
+                    coalesce(t.metadata, '{}'), t.ttl, t.payload, t.deliveries, t.enqueued_at, t.locked_until, t.lock_token::text
+                FROM taken t ORDER BY t.seq;
+            ELSE
+                WITH gone AS (
+                    DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
+                ), recorded AS (
+                    SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
+                        NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
+                )
+                SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
+                        g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
+                        NULL, NULL)::message ORDER BY g.seq),
+                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL
+                        AND (SELECT count(*) FROM recorded) IS NOT NULL)
+                    INTO answer, freed FROM gone g;
+                RETURN QUERY SELECT * FROM unnest(answer);
+                PERFORM remember(q, attempt_id, answer) WHERE attempt_id IS NOT NULL;
+                PERFORM free_groups(q.queue_id, freed);
+            END IF;
+            wanted := wanted - cardinality(tids);
+            budget := budget - bytes;
+            given := given || seqs;
+        END IF;
+        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
+        freed := NULL;
+    END LOOP;
+    IF attempt_id IS NOT NULL AND mode = 'peek_lock' AND given <> '{}' THEN
+        INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
+            SELECT q.queue_id, receive.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'),
+                array_agg(r.seq), array_agg(r.lock_token)
+            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (given)
+            ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = excluded.seqs,
+                lock_tokens = excluded.lock_tokens, messages = NULL;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION given_group(group_id text, group_given text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN group_id = '' THEN group_given ELSE group_id END
+$$;
+
+-- Adds to the answer of an attempt whose messages are gone: kept whole.
+CREATE FUNCTION remember(q queues, attempt_id text, answer message[]) RETURNS void
+LANGUAGE sql SET search_path FROM CURRENT AS $$
+    INSERT INTO replays AS p (queue_id, attempt_id, expires_at, messages)
+        VALUES (q.queue_id, remember.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'), answer)
+        ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = NULL,
+            lock_tokens = NULL, messages = p.messages || excluded.messages
+$$;
+
+-- The answer of an attempt that was made before. One at a time: a repeat waits for the first. Locks that were settled or
+-- have lapsed since are left out; when none is left, the attempt is forgotten.
+CREATE FUNCTION replay(q queues, attempt_id text) RETURNS SETOF message
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    first replays;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended(format('%s %s', q.queue_id, attempt_id), 7316));
+    SELECT * INTO first FROM replays p WHERE p.queue_id = q.queue_id AND p.attempt_id = replay.attempt_id
+        AND p.expires_at > clock_timestamp();
+    IF first.messages IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM unnest(first.messages);
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT r.seq, r.id, given_group(r.group_id, r.group_given), r.correlation_id, r.route, r.subject,
+            r.content_type, coalesce(r.metadata, '{}'), r.ttl, r.payload, r.deliveries, r.enqueued_at, r.locked_until,
+            r.lock_token::text
+        FROM unnest(first.seqs, first.lock_tokens) AS a (seq, lock_token)
+        JOIN requests r ON r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = a.seq
+        WHERE r.epoch = -1 AND r.lock_token = a.lock_token AND r.locked_until > clock_timestamp()
+            AND r.deadline > clock_timestamp() ORDER BY r.seq;
+    IF NOT FOUND THEN
+        DELETE FROM replays p WHERE p.queue_id = q.queue_id AND p.attempt_id = replay.attempt_id;
+    END IF;
+END
+$$;
+
+-- Locks deferred messages, all or none.
+CREATE FUNCTION receive_deferred(queue text, seqs bigint[]) RETURNS SETOF message
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    q queues := find_receivers(queue);
+    tids tid[];
+    missing bigint;
+BEGIN
+    IF seqs IS NULL THEN
+        PERFORM fail('LH001', 'seqs must not be null; an empty array is allowed');
+    END IF;
+    IF q.adopting IS NOT NULL THEN
+        PERFORM adopt(q);
+    END IF;
+    WITH found AS (
+        SELECT r.ctid AS tid, r.seq FROM requests r
+        WHERE r.receivable AND r.queue_id = q.queue_id AND NOT r.ready AND r.seq = ANY (receive_deferred.seqs) AND r.held = 'd'
+            AND r.deadline > clock_timestamp() ORDER BY r.seq FOR UPDATE
+    )
+    SELECT array_agg(f.tid), min(w.seq) FILTER (WHERE f.seq IS NULL) INTO tids, missing
+        FROM unnest(receive_deferred.seqs) AS w (seq) LEFT JOIN found f ON f.seq = w.seq;
+    IF missing IS NOT NULL OR array_position(seqs, NULL) IS NOT NULL THEN
+        PERFORM fail('LH011', format('queue "%s" has no deferred message %s', queue, coalesce(missing::text, 'null')));
+    END IF;
+    RETURN QUERY WITH taken AS (
+        UPDATE requests r SET ready = true, held = NULL, epoch = -1, attempt = 0, deliveries = r.deliveries + 1,
+            dispatched_at = clock_timestamp(), locked_until = clock_timestamp() + q.lock_time, lock_token = gen_random_uuid()
+        WHERE r.ctid = ANY (tids) RETURNING r.*)
+    SELECT t.seq, t.id, given_group(t.group_id, t.group_given), t.correlation_id, t.route, t.subject, t.content_type,
+        coalesce(t.metadata, '{}'), t.ttl, t.payload, t.deliveries, t.enqueued_at, t.locked_until, t.lock_token::text
+    FROM taken t ORDER BY t.seq;
+END
+$$;
