@@ -5,11 +5,12 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use leasehold_store::{Error, NewMessage, ReceivedMessage, Redrive, Reply};
+use leasehold_store::{Error, NewMessage, Receive, ReceivedMessage, Redrive, Reply};
+use leasehold_testkit::wait::until;
 use serde_json::json;
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::bench::{Bench, QUEUE};
+use crate::bench::{Bench, PATIENCE, QUEUE};
 
 type Poll = JoinHandle<Result<Vec<ReceivedMessage>, Error>>;
 
@@ -118,4 +119,35 @@ async fn a_redrive_wakes() {
     let poll = bench.waiting_poll().await;
     assert_eq!(bench.store.redrive(QUEUE, &Redrive::default()).await.unwrap(), 1);
     assert_eq!(woken(poll).await, sent);
+}
+
+#[tokio::test]
+async fn what_was_sent_before_anybody_waited_and_committed_since_is_found_by_the_next_look() {
+    let bench = Bench::new(json!({})).await;
+    let receiver = bench.receiver.looking_every(Duration::from_secs(1));
+    let mut producer = bench.connect().await;
+    let transaction = producer.transaction().await.unwrap();
+    let row = transaction.query_one("SELECT send($1, 'body'::text)", &[&QUEUE]).await.unwrap();
+    // Its bells are up, and there was nothing.
+    let short = Receive { wait: Duration::from_millis(500), ..Receive::default() };
+    assert_eq!(receiver.receive(&short).await.unwrap(), []);
+    let waits = bench.proxy.statements_matching("Store::next_receivable\n");
+    let long = Receive { wait: Duration::from_secs(20), ..Receive::default() };
+    let poll = tokio::spawn(async move { receiver.receive(&long).await });
+    until("the poll waits", PATIENCE, async || {
+        bench.proxy.statements_matching("Store::next_receivable\n") > waits
+    })
+    .await;
+    transaction.commit().await.unwrap();
+    assert_eq!(woken(poll).await, [row.get::<_, i64>(0)]);
+}
+
+#[tokio::test]
+async fn a_poll_of_an_idle_queue_waits_and_does_not_look_over_and_over() {
+    let bench = Bench::new(json!({})).await;
+    let receive = Receive { wait: Duration::from_secs(1), ..Receive::default() };
+    assert_eq!(bench.receiver.receive(&receive).await.unwrap(), []);
+    let looks = bench.proxy.statements_matching("Store::receive\n");
+    // At first, when it has asked for bells, when they are up, and in the end.
+    assert!(looks <= 4, "{looks} looks");
 }

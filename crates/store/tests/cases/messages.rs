@@ -151,6 +151,22 @@ async fn every_state_is_peeked_and_counted() {
 }
 
 #[tokio::test]
+async fn when_time_alone_makes_a_message_receivable_is_known_and_none_of_an_idle_queue() {
+    let site = site().await;
+    assert_eq!(site.store.next_receivable("q").await.unwrap(), None);
+    let at = site.store.now().await.unwrap() + SignedDuration::from_hours(1);
+    site.store.schedule("q", &bodies(1), at).await.unwrap();
+    let minute = Duration::from_secs(60);
+    let next = site.store.next_receivable("q").await.unwrap();
+    assert!(next.is_some_and(|next| next <= HOUR && next > HOUR - minute), "it comes due: {next:?}");
+    site.store.send("q", &bodies(1)).await.unwrap();
+    assert_eq!(site.store.next_receivable("q").await.unwrap(), Some(Duration::ZERO));
+    site.store.receive("q", &Receive::default()).await.unwrap();
+    let next = site.store.next_receivable("q").await.unwrap();
+    assert!(next.is_some_and(|next| next <= minute && !next.is_zero()), "its lock lapses: {next:?}");
+}
+
+#[tokio::test]
 async fn dead_letters_are_sent_on_and_thrown_away_within_their_bounds() {
     let site = site().await;
     site.store.send("q", &bodies(2300)).await.unwrap();
