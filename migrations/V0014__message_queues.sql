@@ -116,7 +116,7 @@ $$;
 -- first max_rows that were delivered too often. Says how many.
 CREATE FUNCTION bury_ended(q queues, max_rows int) RETURNS bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     tids tid[];
     buried bigint;
@@ -157,7 +157,7 @@ $$;
 CREATE FUNCTION redrive(queue text, target text DEFAULT NULL, max bigint DEFAULT NULL, older_than interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     q queues := find_queue(queue);
@@ -206,7 +206,7 @@ $$;
 -- Deletes dead letters, oldest first. Says how many.
 CREATE FUNCTION purge(queue text, max bigint DEFAULT NULL, older_than interval DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     q queues := find_queue(queue);
     purged bigint;
