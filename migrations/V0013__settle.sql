@@ -27,7 +27,7 @@ $$;
 CREATE FUNCTION hold_locked(q queues, seq bigint, lock_token text, verb text, OUT tid tid, OUT exhausted boolean,
     OUT cancelled boolean, OUT group_id text)
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     SELECT r.ctid, r.deliveries >= q.max_deliveries, r.cancelled, r.group_id INTO tid, exhausted, cancelled, group_id FROM requests r
@@ -47,7 +47,7 @@ $$;
 CREATE FUNCTION complete(queue text, seq bigint, lock_token text, body bytea DEFAULT NULL, content_type text DEFAULT NULL,
     status int DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     q queues := find_receivers(queue);
@@ -93,11 +93,13 @@ DECLARE
     recorded bigint;
 BEGIN
     PERFORM check_pairs(seqs, lock_tokens);
-    tids := ARRAY(SELECT r.ctid FROM (SELECT u.seq, u.lock_token FROM unnest(seqs, lock_tokens) AS u (seq, lock_token)
-            ORDER BY u.seq OFFSET 0) AS w
-        JOIN requests r ON r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = w.seq
-        WHERE r.epoch = -1 AND r.lock_token::text = w.lock_token AND r.locked_until > clock_timestamp()
-            AND r.deadline > clock_timestamp() FOR UPDATE OF r);
+    -- Locked in a subquery of its own: as a join, a table without statistics makes it read the queue for each pair.
+    tids := ARRAY(SELECT h.tid FROM (SELECT u.seq, u.lock_token FROM unnest(seqs, lock_tokens) AS u (seq, lock_token)
+            ORDER BY u.seq OFFSET 0) AS w,
+        LATERAL (SELECT r.ctid AS tid FROM requests r
+            WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = w.seq AND r.epoch = -1
+                AND r.lock_token::text = w.lock_token AND r.locked_until > clock_timestamp() AND r.deadline > clock_timestamp()
+            FOR UPDATE) AS h);
     WITH gone AS (
         DELETE FROM requests r WHERE r.ctid = ANY (tids) AND r.epoch = -1
         RETURNING r.seq, r.lock_token, r.id, r.token, r.route, r.enqueued_at, r.dispatched_at, r.deliveries, r.answered, r.group_id
@@ -236,11 +238,13 @@ DECLARE
     tids tid[];
     untils timestamptz[];
 BEGIN
-    tids := ARRAY(SELECT r.ctid FROM (SELECT u.seq, u.lock_token FROM unnest(seqs, lock_tokens) AS u (seq, lock_token)
-            ORDER BY u.seq OFFSET 0) AS w
-        JOIN requests r ON r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = w.seq
-        WHERE r.epoch = -1 AND r.lock_token::text = w.lock_token AND r.locked_until > clock_timestamp()
-            AND r.deadline > clock_timestamp() FOR UPDATE OF r);
+    -- Locked in a subquery of its own: as a join, a table without statistics makes it read the queue for each pair.
+    tids := ARRAY(SELECT h.tid FROM (SELECT u.seq, u.lock_token FROM unnest(seqs, lock_tokens) AS u (seq, lock_token)
+            ORDER BY u.seq OFFSET 0) AS w,
+        LATERAL (SELECT r.ctid AS tid FROM requests r
+            WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = w.seq AND r.epoch = -1
+                AND r.lock_token::text = w.lock_token AND r.locked_until > clock_timestamp() AND r.deadline > clock_timestamp()
+            FOR UPDATE) AS h);
     WITH renewed AS (
         UPDATE requests r SET locked_until = greatest(r.locked_until, clock_timestamp() + q.lock_time)
         WHERE r.ctid = ANY (tids) AND r.epoch = -1 RETURNING r.seq, r.lock_token::text AS lock_token, r.locked_until
@@ -271,16 +275,17 @@ $$;
 -- first of the queue). 0: one may be already. NULL: nothing is known to.
 CREATE FUNCTION next_receivable(queue text) RETURNS interval
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     q queues := find_receivers(queue);
+    soonest timestamptz;
 BEGIN
-    RETURN greatest(least(
+    soonest := least(
         (SELECT r.due_at FROM requests r WHERE r.queue_id = q.queue_id AND NOT r.ready AND r.due_at IS NOT NULL
             ORDER BY r.due_at LIMIT 1),
         (SELECT min(CASE WHEN h.epoch = 0 THEN clock_timestamp() ELSE h.locked_until END) FROM (
             SELECT r.epoch, r.locked_until FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready
-            ORDER BY r.queue_id, r.ready, r.seq LIMIT 1000) AS h)
-        ) - clock_timestamp(), interval '0');
+            ORDER BY r.queue_id, r.ready, r.seq LIMIT 1000) AS h));
+    RETURN CASE WHEN soonest IS NOT NULL THEN greatest(soonest - clock_timestamp(), interval '0') END;
 END
 $$;
