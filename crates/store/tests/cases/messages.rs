@@ -7,7 +7,6 @@ mod attempts;
 mod batches;
 mod bounds;
 mod crash;
-mod dead_letters;
 mod dedup;
 mod deletion;
 mod dispatching;
