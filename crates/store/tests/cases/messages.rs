@@ -26,6 +26,7 @@ mod settling;
 mod topics;
 mod transactions;
 mod ttl;
+mod typed;
 mod verbatim;
 mod waking;
 
