@@ -102,12 +102,34 @@ BEGIN
 END
 $$;
 
--- What must be seen to before a look at a queue: none of it waits for a sweep.
+-- Ends at most max_rows that have expired. What a dispatcher has in hand is its own. Says how many.
+CREATE FUNCTION bury_expired(q queues, max_rows int) RETURNS bigint
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    at timestamptz := clock_timestamp(); -- a value, so that the index is read up to it and no further
+BEGIN
+    RETURN bury(q, ARRAY(SELECT r.ctid FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.deadline < 'infinity'
+            AND r.deadline <= at AND (r.epoch <= 0 OR NOT EXISTS (SELECT FROM partitions p
+                WHERE p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.epoch = r.epoch
+                    AND p.lease_expires_at > at))
+        ORDER BY r.queue_id, r.deadline LIMIT max_rows FOR UPDATE OF r SKIP LOCKED));
+END
+$$;
+
+-- What must be seen to before a look at a queue: none of it waits for a sweep. One that has expired while it was deferred or
+-- parked still stands in its group's way.
 CREATE FUNCTION tend(q queues) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    at timestamptz := clock_timestamp();
 BEGIN
     IF q.adopting IS NOT NULL THEN
         PERFORM adopt(q);
+    END IF;
+    IF EXISTS (SELECT FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.deadline < 'infinity'
+            AND r.deadline <= at) THEN
+        PERFORM bury_expired(q, 100);
     END IF;
     PERFORM promote_due(q.queue_id, 1000), check_groups(q.queue_id);
 END
