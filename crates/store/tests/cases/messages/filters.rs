@@ -132,7 +132,7 @@ async fn bad_filter_is_refused_and_nothing_stored() {
     let site = Site::open().await;
     site.store.subscribe("t", "s", Some(r#"$.subject == "a""#)).await.unwrap();
     let long = format!("$.subject == \"{}\"", "x".repeat(4096));
-    let ok = format!("$.subject == \"{}\"", "x".repeat(4096 - 14));
+    let ok = format!("$.subject == \"{}\"", "x".repeat(4096 - 15));
     assert_eq!(ok.len(), 4096);
     site.store.subscribe("t", "long", Some(&ok)).await.unwrap();
     for filter in [

@@ -138,7 +138,7 @@ async fn redrive_killed_half_way_leaves_each_message_in_one_place() {
     site.until_blocked_by(&hold).await;
     site.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-         WHERE datname = current_database() AND query LIKE '-- leasehold_store::Store::redrive%'",
+         WHERE datname = current_database() AND state = 'active' AND query LIKE '-- leasehold_store::Store::redrive%'",
     )
     .await;
     let error = redrive.await.unwrap().unwrap_err();
