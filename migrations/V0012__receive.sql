@@ -159,6 +159,7 @@ DECLARE
     freed text[];
     given bigint[] := '{}';
     answer message[];
+    answers message[];
     recorded bigint;
 BEGIN
     IF max IS NULL OR max NOT BETWEEN 1 AND 256 THEN
@@ -176,7 +177,7 @@ BEGIN
     PERFORM tend(q);
     FOR round IN 1 .. 256 LOOP
         at := clock_timestamp();
-        span := CASE WHEN round = 1 THEN wanted ELSE greatest(wanted, 1000) END;
+        span := CASE WHEN round = 1 THEN wanted ELSE least(greatest(span * 4, wanted), 1000) END;
         SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
                 array_agg(h.seq ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
                 sum(h.size) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
@@ -196,6 +197,7 @@ BEGIN
                 WINDOW w AS (ORDER BY c.seq)) AS h;
         IF ended IS NOT NULL THEN
             PERFORM bury(q, ended);
+            CONTINUE WHEN round < 256; -- what that has freed may come before what was found
         END IF;
         IF tids IS NOT NULL THEN
             IF mode = 'peek_lock' THEN
@@ -218,17 +220,20 @@ BEGIN
                         NULL, NULL)::message ORDER BY g.seq),
                     array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
                     INTO answer, freed, recorded FROM gone g;
-                RETURN QUERY SELECT * FROM unnest(answer);
-                PERFORM remember(q, attempt_id, answer) WHERE attempt_id IS NOT NULL;
+                answers := CASE WHEN answers IS NULL THEN answer ELSE answers || answer END;
                 PERFORM free_groups(q.queue_id, freed);
             END IF;
             wanted := wanted - cardinality(tids);
             budget := budget - bytes;
             given := given || seqs;
         END IF;
-        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
+        EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
         freed := NULL;
     END LOOP;
+    IF answers IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM unnest(answers) AS a ORDER BY a.seq;
+        PERFORM remember(q, attempt_id, answers) WHERE attempt_id IS NOT NULL;
+    END IF;
     IF attempt_id IS NOT NULL AND mode = 'peek_lock' AND given <> '{}' THEN
         INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
             SELECT q.queue_id, receive.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'),
@@ -245,13 +250,13 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN group_id = '' THEN group_given ELSE group_id END
 $$;
 
--- Adds to the answer of an attempt whose messages are gone: kept whole.
+-- The answer of an attempt whose messages are gone: kept whole.
 CREATE FUNCTION remember(q queues, attempt_id text, answer message[]) RETURNS void
 LANGUAGE sql SET search_path FROM CURRENT AS $$
     INSERT INTO replays AS p (queue_id, attempt_id, expires_at, messages)
         VALUES (q.queue_id, remember.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'), answer)
         ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = NULL,
-            lock_tokens = NULL, messages = p.messages || excluded.messages
+            lock_tokens = NULL, messages = excluded.messages
 $$;
 
 -- The answer of an attempt that was made before. One at a time: a repeat waits for the first. Locks that were settled or
@@ -267,7 +272,7 @@ BEGIN
     SELECT * INTO first FROM replays p WHERE p.queue_id = q.queue_id AND p.attempt_id = replay.attempt_id
         AND p.expires_at > clock_timestamp();
     IF first.messages IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM unnest(first.messages);
+        RETURN QUERY SELECT * FROM unnest(first.messages) AS a ORDER BY a.seq;
         RETURN;
     END IF;
     RETURN QUERY SELECT r.seq, r.id, given_group(r.group_id, r.group_given), r.correlation_id, r.route, r.subject,
