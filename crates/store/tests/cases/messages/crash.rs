@@ -1,6 +1,6 @@
 //! Crashes: of a receiver, and of Postgres itself. Each test has a server of its own.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use leasehold_store::{Receive, Reply, Store, StoreOptions};
 use leasehold_testkit::{
@@ -145,7 +145,7 @@ async fn every_business_row_has_its_message_after_a_crash_and_every_lock_lapses(
 async fn restart_uses_no_number_again_and_keeps_receipts_and_keys() {
     let mut server = Server::start().await;
     let store = server.store.clone();
-    store.create_queue("q", &json!({ "dedup_window": "1 hour" })).await.unwrap();
+    store.configure_queue("q", &json!({ "dedup_window": "1 hour" })).await.unwrap();
     let at = store.now().await.unwrap() + jiff::SignedDuration::from_hours(1);
     let scheduled = store.schedule("q", &[message("old")], at).await.unwrap()[0];
     store.cancel_scheduled("q", scheduled).await.unwrap();
@@ -168,7 +168,6 @@ async fn restart_uses_no_number_again_and_keeps_receipts_and_keys() {
     let again = store.receive_deferred("q", &[deferred]).await.unwrap();
     assert_eq!(again[0].delivery_count, 2);
     wait_until("its lock lapses", async || {
-        tokio::time::sleep(Duration::from_millis(50)).await;
         store.receive("q", &Receive::default()).await.unwrap().first().is_some_and(|m| m.delivery_count == 3)
     })
     .await;

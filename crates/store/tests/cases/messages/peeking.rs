@@ -117,7 +117,7 @@ async fn age_is_that_of_the_oldest_active_or_locked_message() {
     assert!((sql - 7200.0).abs() < 60.0);
 }
 
-/// What the sender gave for the visible time is the visible time, also when it has come.
+/// Before it is due.
 #[tokio::test]
 async fn expiry_and_visible_time_are_shown() {
     let site = site().await;

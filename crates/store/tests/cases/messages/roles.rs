@@ -175,3 +175,33 @@ async fn admin_does_everything_to_messages_but_writes_no_table_itself() {
     store.unsubscribe("t", "s", false).await.unwrap();
     store.delete_queue("q", true).await.unwrap();
 }
+
+/// The functions that a role may call, of all there are.
+async fn callable(site: &Site, role: &str) -> Vec<String> {
+    site.value(
+        "SELECT array_agg(DISTINCT proname::text ORDER BY proname::text) FROM pg_proc
+         WHERE pronamespace = 'leasehold'::regnamespace AND has_function_privilege($1, oid, 'EXECUTE')",
+        &[&role],
+    )
+    .await
+}
+
+#[tokio::test]
+async fn no_function_is_forgotten_in_what_a_role_may_call() {
+    let site = Site::open().await;
+    let producer = [
+        "backlog", "cancel", "cancel_scheduled", "enqueue", "enqueue_many", "request_status", "schedule", "send", "send_many",
+    ];
+    assert_eq!(callable(&site, "leasehold_producer").await, producer);
+    let receiver = [
+        "abandon", "complete", "complete_batch", "defer", "list_queues", "listen_queue", "next_receivable", "peek",
+        "queue_stats", "receive", "receive_deferred", "reject", "renew", "renew_batch",
+    ];
+    assert_eq!(callable(&site, "leasehold_receiver").await, receiver);
+    let dispatcher = callable(&site, "leasehold_dispatcher").await;
+    for name in producer.iter().skip(1).chain(&receiver) {
+        assert!(!dispatcher.iter().any(|callable| callable == name), "{name}");
+    }
+    let all: Vec<String> = callable(&site, "leasehold").await;
+    assert_eq!(callable(&site, "leasehold_admin").await, all);
+}
