@@ -59,7 +59,8 @@ async fn expired_bodies_take_nothing_from_the_budget() {
 
 /// Rows of requests that the transaction has read.
 async fn fetched(open: &crate::support::Open) -> i64 {
-    let query = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'requests'";
+    let query =
+        "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'requests'";
     open.client.query_one(query, &[]).await.unwrap().get(0)
 }
 

@@ -55,7 +55,8 @@ async fn message_is_dispatched_with_its_content_type_among_the_headers() {
 async fn requests_of_a_group_are_dispatched_one_at_a_time_and_in_order() {
     let site = Site::open().await;
     let queue = served(&site).await;
-    let batch = [of_group("g", "g1"), of_group("g", "g2"), of_group("h", "h1"), request("free"), of_group("g", "g3")];
+    let batch =
+        [of_group("g", "g1"), of_group("g", "g2"), of_group("h", "h1"), request("free"), of_group("g", "g3")];
     site.store.enqueue(&batch).await.unwrap();
     let mut order = Vec::new();
     for round in 0..3 {
@@ -73,7 +74,8 @@ async fn requests_of_a_group_are_dispatched_one_at_a_time_and_in_order() {
     site.store.enqueue(&[of_group("g", "x"), of_group("g", "y")]).await.unwrap();
     let partitions: i64 = site.value("SELECT count(DISTINCT partition_id) FROM requests", &[]).await;
     assert_eq!(partitions, 1);
-    let right: bool = site.value("SELECT bool_and(partition_id = partition_of('g')) FROM requests", &[]).await;
+    let right: bool =
+        site.value("SELECT bool_and(partition_id = partition_of('g')) FROM requests", &[]).await;
     assert!(right);
 }
 
@@ -126,7 +128,9 @@ async fn receivers_lock_keeps_dispatchers_off_until_it_lapses() {
     let seq = site.store.send_one("q", &identified("m", "x")).await.unwrap();
     let received = site.receive_one().await;
     assert!(site.dispatch(queue, "a", 10).await.is_empty());
-    assert!(site.store.dispatch_past_locked(queue, "a", 10, crate::support::GENERATION).await.unwrap().is_empty());
+    assert!(
+        site.store.dispatch_past_locked(queue, "a", 10, crate::support::GENERATION).await.unwrap().is_empty()
+    );
     // Nor does a takeover touch it.
     assert_eq!(site.take_over(queue, "b").await, 0);
     site.store.renew("q", received.lock().unwrap()).await.unwrap();
@@ -182,7 +186,8 @@ async fn completion_records_the_reply_on_the_messages_route() {
     site.store.send("q", &[sent.clone(), identified("silent", "y")]).await.unwrap();
     site.store.enqueue(&[request("asked")]).await.unwrap();
     let received = site.receive(10).await;
-    let reply = Reply { body: Some("done".into()), content_type: Some("text/plain".into()), status: Some(201) };
+    let reply =
+        Reply { body: Some("done".into()), content_type: Some("text/plain".into()), status: Some(201) };
     for message in &received {
         site.store.complete("q", message.lock().unwrap(), &reply).await.unwrap();
     }
@@ -194,17 +199,20 @@ async fn completion_records_the_reply_on_the_messages_route() {
     assert_eq!(got.queue, "q");
     // A request is always answered; a message without a route never is.
     let default = results(&site, "default").await;
-    assert_eq!(default.iter().map(|r| (r.id.as_str(), r.token.as_str())).collect::<Vec<_>>(), [("asked", "t")]);
+    assert_eq!(
+        default.iter().map(|r| (r.id.as_str(), r.token.as_str())).collect::<Vec<_>>(),
+        [("asked", "t")]
+    );
     // By a batch, or received and deleted: without a body.
     site.store.send("q", &[sent.clone(), NewMessage { message_id: Some("n".into()), ..sent }]).await.unwrap();
     let received = site.receive_one().await;
     site.store.complete_batch("q", &[received.lock().unwrap()]).await.unwrap();
     site.drain(1).await;
     let replies = results(&site, "r").await;
-    assert_eq!(replies.iter().map(|r| (r.id.as_str(), r.body.is_none(), r.code.is_none())).collect::<Vec<_>>(), [
-        ("m", true, true),
-        ("n", true, true)
-    ]);
+    assert_eq!(
+        replies.iter().map(|r| (r.id.as_str(), r.body.is_none(), r.code.is_none())).collect::<Vec<_>>(),
+        [("m", true, true), ("n", true, true)]
+    );
     for bad in [99, 600] {
         let call = format!("SELECT complete('q', 1, 'x', status => {bad})");
         assert_eq!(crate::support::refusal(&site.sql.simple_query(&call).await.unwrap_err()).0, "LH001");
@@ -228,18 +236,24 @@ async fn every_end_of_a_request_is_one_result() {
     assert_eq!(site.store.cancel(&["cancelled while locked"]).await.unwrap(), 1);
     site.lapse_lock(received[3].seq).await;
     assert_eq!(site.receive(10).await, []);
-    let mut ends: Vec<_> =
-        results(&site, "default").await.into_iter().map(|r| (r.id, r.code.unwrap(), r.message.unwrap())).collect();
+    let mut ends: Vec<_> = results(&site, "default")
+        .await
+        .into_iter()
+        .map(|r| (r.id, r.code.unwrap(), r.message.unwrap()))
+        .collect();
     ends.sort();
     let end = |id: &str, code: &str, message: &str| (id.to_owned(), code.to_owned(), message.to_owned());
-    assert_eq!(ends, [
-        end("cancelled", "CANCELLED", "the request was cancelled"),
-        end("cancelled while locked", "CANCELLED", "the request was cancelled"),
-        end("exhausted", "MAX_DELIVERIES_EXCEEDED", "delivered 1 times without success"),
-        end("expired", "DEADLINE_EXCEEDED", "the deadline passed"),
-        end("lapsed", "MAX_DELIVERIES_EXCEEDED", "delivered 1 times without success"),
-        end("rejected", "REJECTED", "Bad: because"),
-    ]);
+    assert_eq!(
+        ends,
+        [
+            end("cancelled", "CANCELLED", "the request was cancelled"),
+            end("cancelled while locked", "CANCELLED", "the request was cancelled"),
+            end("exhausted", "MAX_DELIVERIES_EXCEEDED", "delivered 1 times without success"),
+            end("expired", "DEADLINE_EXCEEDED", "the deadline passed"),
+            end("lapsed", "MAX_DELIVERIES_EXCEEDED", "delivered 1 times without success"),
+            end("rejected", "REJECTED", "Bad: because"),
+        ]
+    );
     // What was cancelled is no dead letter.
     assert_eq!(site.count("dead_letters").await, 4);
     assert_eq!(site.count("requests").await, 0);
@@ -252,9 +266,17 @@ async fn cancel_ends_a_message_wherever_it_is() {
     let answered = |id: &str| NewMessage { reply_to: Some("r".into()), ..identified(id, id) };
     site.store.schedule("q", &[answered("scheduled")], at).await.unwrap();
     site.store
-        .send("q", &[answered("deferred"), answered("parked"), answered("locked"), answered("active"),
-            NewMessage { group_id: Some("g".into()), ..answered("head") },
-            NewMessage { group_id: Some("g".into()), ..answered("blocked") }])
+        .send(
+            "q",
+            &[
+                answered("deferred"),
+                answered("parked"),
+                answered("locked"),
+                answered("active"),
+                NewMessage { group_id: Some("g".into()), ..answered("head") },
+                NewMessage { group_id: Some("g".into()), ..answered("blocked") },
+            ],
+        )
         .await
         .unwrap();
     let received = site.receive(3).await;
@@ -268,14 +290,17 @@ async fn cancel_ends_a_message_wherever_it_is() {
     let mut ends: Vec<_> = results(&site, "r").await.into_iter().map(|r| (r.id, r.code)).collect();
     ends.sort();
     let cancelled = Some("CANCELLED".to_owned());
-    assert_eq!(ends, [
-        ("active".to_owned(), cancelled.clone()),
-        ("blocked".to_owned(), cancelled.clone()),
-        ("deferred".to_owned(), cancelled.clone()),
-        ("locked".to_owned(), None),
-        ("parked".to_owned(), cancelled.clone()),
-        ("scheduled".to_owned(), cancelled),
-    ]);
+    assert_eq!(
+        ends,
+        [
+            ("active".to_owned(), cancelled.clone()),
+            ("blocked".to_owned(), cancelled.clone()),
+            ("deferred".to_owned(), cancelled.clone()),
+            ("locked".to_owned(), None),
+            ("parked".to_owned(), cancelled.clone()),
+            ("scheduled".to_owned(), cancelled),
+        ]
+    );
     assert_eq!(site.count("dead_letters").await, 0);
 }
 
@@ -283,8 +308,14 @@ async fn cancel_ends_a_message_wherever_it_is() {
 #[tokio::test]
 async fn queues_route_comes_before_the_messages_own() {
     let site = site_with(json!({ "route": "all" })).await;
-    site.store.send("q", &[message("a"), NewMessage { reply_to: Some("r".into()), ..message("b") }]).await.unwrap();
-    assert_eq!(site.drain(10).await.iter().map(|m| m.reply_to.as_deref()).collect::<Vec<_>>(), [Some("all"); 2]);
+    site.store
+        .send("q", &[message("a"), NewMessage { reply_to: Some("r".into()), ..message("b") }])
+        .await
+        .unwrap();
+    assert_eq!(
+        site.drain(10).await.iter().map(|m| m.reply_to.as_deref()).collect::<Vec<_>>(),
+        [Some("all"); 2]
+    );
     assert_eq!(results(&site, "all").await.len(), 2);
 }
 

@@ -160,8 +160,6 @@ async fn bad_filter_is_refused_and_nothing_stored() {
         assert!(matches!(error, Error::InvalidFilter(_)), "{filter}: {error:?}");
     }
     assert_eq!((site.count("queues").await, site.count("subscriptions").await), (3, 2));
-    let stored: String = site
-        .value("SELECT filter FROM list_subscriptions('t') WHERE name = 's'", &[])
-        .await;
+    let stored: String = site.value("SELECT filter FROM list_subscriptions('t') WHERE name = 's'", &[]).await;
     assert_eq!(stored, r#"($."subject" == "a")"#);
 }

@@ -36,9 +36,13 @@ async fn peek_shows_every_state_and_each_by_itself() {
     ];
     let all: Vec<_> = seqs.iter().copied().zip(expected).collect();
     assert_eq!(site.states().await, all);
-    for state in
-        [MessageState::Active, MessageState::Locked, MessageState::Scheduled, MessageState::Deferred, MessageState::Dead]
-    {
+    for state in [
+        MessageState::Active,
+        MessageState::Locked,
+        MessageState::Scheduled,
+        MessageState::Deferred,
+        MessageState::Dead,
+    ] {
         let peeked = site.store.peek("q", 0, Some(state), 10).await.unwrap();
         let of_state: Vec<_> = all.iter().filter(|(_, s)| *s == state).map(|(seq, _)| *seq).collect();
         assert_eq!(peeked.iter().map(|m| m.seq).collect::<Vec<_>>(), of_state, "{state}");
@@ -69,7 +73,10 @@ async fn peek_takes_no_lock_and_changes_nothing() {
     // In a transaction that may not write at all.
     let open = site.begin().await;
     open.execute("SET TRANSACTION READ ONLY; SELECT * FROM peek('q'); SELECT * FROM queue_stats('q')").await;
-    open.execute("SELECT * FROM list_queues(); SELECT * FROM list_subscriptions(); SELECT next_receivable('q')").await;
+    open.execute(
+        "SELECT * FROM list_queues(); SELECT * FROM list_subscriptions(); SELECT next_receivable('q')",
+    )
+    .await;
     open.commit().await;
 }
 
@@ -79,8 +86,9 @@ async fn peek_shows_when_and_why_and_never_the_token() {
     let site = site().await;
     every_state(&site).await;
     let rows = site.sql.query("SELECT * FROM peek('q')", &[]).await.unwrap();
-    let tokens: Vec<String> =
-        site.value("SELECT array_agg(lock_token::text) FROM requests WHERE lock_token IS NOT NULL", &[]).await;
+    let tokens: Vec<String> = site
+        .value("SELECT array_agg(lock_token::text) FROM requests WHERE lock_token IS NOT NULL", &[])
+        .await;
     assert_eq!(tokens.len(), 1);
     let columns: Vec<_> = rows[0].columns().iter().map(|c| c.name().to_owned()).collect();
     assert!(columns.iter().all(|name| !name.contains("token")), "{columns:?}");
@@ -113,7 +121,8 @@ async fn age_is_that_of_the_oldest_active_or_locked_message() {
         .await;
     }
     assert_eq!(age().await, Some(2 * 3600));
-    let sql: f64 = site.value("SELECT extract(epoch FROM oldest_age)::float8 FROM queue_stats('q')", &[]).await;
+    let sql: f64 =
+        site.value("SELECT extract(epoch FROM oldest_age)::float8 FROM queue_stats('q')", &[]).await;
     assert!((sql - 7200.0).abs() < 60.0);
 }
 
@@ -125,7 +134,10 @@ async fn expiry_and_visible_time_are_shown() {
     let sent = NewMessage { ttl: Some(Duration::from_secs(60)), ..message("x") };
     let seq = site.store.schedule("q", std::slice::from_ref(&sent), at).await.unwrap()[0];
     let peeked = site.store.peek("q", seq, None, 1).await.unwrap();
-    assert_eq!((peeked[0].visible_at, peeked[0].expires_at), (Some(at), Some(at + SignedDuration::from_secs(60))));
+    assert_eq!(
+        (peeked[0].visible_at, peeked[0].expires_at),
+        (Some(at), Some(at + SignedDuration::from_secs(60)))
+    );
     let seq = site.store.send_one("q", &sent).await.unwrap();
     let peeked = site.store.peek("q", seq, None, 1).await.unwrap();
     assert_eq!(peeked[0].visible_at, Some(peeked[0].enqueued_at));
@@ -150,7 +162,10 @@ async fn peek_reads_no_more_than_it_shows() {
     open.client.query("SELECT * FROM peek('q', $1, NULL, 10)", &[&middle]).await.unwrap();
     let read: i64 = open
         .client
-        .query_one("SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'requests'", &[])
+        .query_one(
+            "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'requests'",
+            &[],
+        )
         .await
         .unwrap()
         .get(0);

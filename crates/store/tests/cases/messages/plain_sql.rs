@@ -5,7 +5,8 @@ use crate::support::{Site, connect};
 
 /// Sequence number, token and delivery count of what `receive` gives.
 async fn receive(client: &tokio_postgres::Client) -> (i64, String, i32) {
-    let row = client.query_one("SELECT seq, lock_token, delivery_count FROM receive('q')", &[]).await.unwrap();
+    let row =
+        client.query_one("SELECT seq, lock_token, delivery_count FROM receive('q')", &[]).await.unwrap();
     (row.get(0), row.get(1), row.get(2))
 }
 
@@ -24,9 +25,14 @@ async fn message_is_sent_received_and_settled_by_every_verb() {
         .await
         .unwrap();
     let row = client.query_one("SELECT * FROM receive('q', 10, 'peek_lock', 'attempt')", &[]).await.unwrap();
-    for (column, expected) in [("message_id", "m"), ("group_id", "g"), ("correlation_id", "c"), ("reply_to", "r"),
-        ("subject", "s"), ("content_type", "text/plain")]
-    {
+    for (column, expected) in [
+        ("message_id", "m"),
+        ("group_id", "g"),
+        ("correlation_id", "c"),
+        ("reply_to", "r"),
+        ("subject", "s"),
+        ("content_type", "text/plain"),
+    ] {
         assert_eq!(row.get::<_, String>(column), expected);
     }
     assert_eq!(row.get::<_, Vec<u8>>("body"), b"hello");
@@ -38,7 +44,10 @@ async fn message_is_sent_received_and_settled_by_every_verb() {
         .get(0);
     assert!(longer);
     let both: bool = client
-        .query_one("SELECT (renew_batch('q', ARRAY[$1, 0], ARRAY[$2, 'x']))[2] IS NULL", &[&seq, &token])
+        .query_one(
+            "SELECT (renew_batch('q', ARRAY[$1::bigint, 0], ARRAY[$2, 'x']))[2] IS NULL",
+            &[&seq, &token],
+        )
         .await
         .unwrap()
         .get(0);
@@ -47,7 +56,10 @@ async fn message_is_sent_received_and_settled_by_every_verb() {
     let (seq, token, count) = receive(&client).await;
     assert_eq!(count, 2);
     call("SELECT defer('q', $1, $2)", seq, &token).await;
-    let row = client.query_one("SELECT lock_token FROM receive_deferred('q', ARRAY[$1])", &[&seq]).await.unwrap();
+    let row = client
+        .query_one("SELECT lock_token FROM receive_deferred('q', ARRAY[$1::bigint])", &[&seq])
+        .await
+        .unwrap();
     let token: String = row.get(0);
     call("SELECT reject('q', $1, $2, 'Bad', 'very')", seq, &token).await;
     let reason: String = site.value("SELECT dead_letter_reason FROM peek('q', state => 'dead')", &[]).await;
@@ -56,7 +68,8 @@ async fn message_is_sent_received_and_settled_by_every_verb() {
     let (seq, token, count) = receive(&client).await;
     assert_eq!(count, 1);
     call("SELECT complete('q', $1, $2, 'done', 'text/plain', 200)", seq, &token).await;
-    let body: String = site.value("SELECT string_agg(body_text, ',') FROM pop_results('r') WHERE code IS NULL", &[]).await;
+    let body: String =
+        site.value("SELECT string_agg(body_text, ',') FROM pop_results('r') WHERE code IS NULL", &[]).await;
     assert_eq!(body, "done");
     let stats: i64 = site.value("SELECT total FROM queue_stats('q')", &[]).await;
     assert_eq!(stats, 0);

@@ -11,7 +11,8 @@ async fn backlog() -> Site {
     let site = Site::open().await;
     site.store.enqueue(&["a", "b"].map(request)).await.unwrap();
     site.execute("SELECT enqueue('q', 'parked', 'parked', not_before => now() + interval '1 hour')").await;
-    site.execute("SELECT enqueue('q', 'c', 'c', group_id => 'g'), enqueue('q', 'd', 'd', group_id => 'g')").await;
+    site.execute("SELECT enqueue('q', 'c', 'c', group_id => 'g'), enqueue('q', 'd', 'd', group_id => 'g')")
+        .await;
     site
 }
 
@@ -27,14 +28,17 @@ async fn queue_without_receivers_refuses_them() {
     // Sending and looking are for both.
     site.store.send_one("q", &message("e")).await.unwrap();
     let states: Vec<_> = site.peek().await.into_iter().map(|m| m.state).collect();
-    assert_eq!(states, [
-        MessageState::Active,
-        MessageState::Active,
-        MessageState::Scheduled,
-        MessageState::Active,
-        MessageState::Active,
-        MessageState::Active
-    ]);
+    assert_eq!(
+        states,
+        [
+            MessageState::Active,
+            MessageState::Active,
+            MessageState::Scheduled,
+            MessageState::Active,
+            MessageState::Active,
+            MessageState::Active
+        ]
+    );
     assert_eq!(site.store.queue_stats("q").await.unwrap().active, 5);
     let parked: i64 = site.value("SELECT seq FROM requests WHERE id = 'parked'", &[]).await;
     site.store.cancel_scheduled("q", parked).await.unwrap();

@@ -15,7 +15,11 @@ async fn retain(site: &Site) -> i64 {
 }
 
 async fn kept(site: &Site) -> Vec<String> {
-    site.value("SELECT coalesce(array_agg(convert_from(payload, 'UTF8') ORDER BY seq), '{}') FROM dead_letters", &[]).await
+    site.value(
+        "SELECT coalesce(array_agg(convert_from(payload, 'UTF8') ORDER BY seq), '{}') FROM dead_letters",
+        &[],
+    )
+    .await
 }
 
 /// Case 32.
@@ -49,7 +53,10 @@ async fn oldest_go_first_beyond_the_number() {
 async fn oldest_go_first_beyond_the_bytes() {
     let site = site_with(json!({ "dead_letter_max_bytes": 25 })).await;
     site.fill_dead(5).await;
-    site.execute("UPDATE dead_letters SET payload = convert_to(rpad(convert_from(payload, 'UTF8'), 10, '.'), 'UTF8')").await;
+    site.execute(
+        "UPDATE dead_letters SET payload = convert_to(rpad(convert_from(payload, 'UTF8'), 10, '.'), 'UTF8')",
+    )
+    .await;
     assert_eq!(retain(&site).await, 3);
     assert_eq!(kept(&site).await, ["4.........", "5........."]);
     // One that is alone too large goes as well.
@@ -90,7 +97,11 @@ async fn bounds_are_looked_at_once_a_minute_or_until_there_is_no_more() {
     let site = site_with(json!({ "dead_letter_max_bytes": 1 })).await;
     site.fill_dead(20).await;
     let pass = async || site.store.maintain(8).await.unwrap()["dead_letters"].as_i64().unwrap();
-    assert_eq!((pass().await, pass().await, pass().await, pass().await), (8, 8, 4, 0), "the newest alone has two bytes");
+    assert_eq!(
+        (pass().await, pass().await, pass().await, pass().await),
+        (8, 8, 4, 0),
+        "the newest alone has two bytes"
+    );
     site.fill_dead(5).await;
     assert_eq!(pass().await, 0, "not again within the minute");
     site.execute("UPDATE maintenance SET retained_at = now() - interval '61 seconds'").await;

@@ -97,7 +97,10 @@ async fn receiver_receives_settles_and_looks_and_nothing_else() {
     let site = site().await;
     let (store, sql) = member_of(&site, "leasehold_receiver").await;
     let sent = leasehold_store::NewMessage { reply_to: Some("r".into()), ..message("a") };
-    site.store.send("q", &[sent, message("b"), message("c"), message("d"), message("e"), grouped("g", "f")]).await.unwrap();
+    site.store
+        .send("q", &[sent, message("b"), message("c"), message("d"), message("e"), grouped("g", "f")])
+        .await
+        .unwrap();
     let attempt = Receive { max: 5, attempt_id: Some("one".into()), ..Receive::default() };
     let received = store.receive("q", &attempt).await.unwrap();
     assert_eq!(store.receive("q", &attempt).await.unwrap().len(), 5);
@@ -110,7 +113,8 @@ async fn receiver_receives_settles_and_looks_and_nothing_else() {
     store.reject("q", locks[3], Some("why"), None).await.unwrap();
     store.defer("q", locks[4]).await.unwrap();
     assert_eq!(store.receive_deferred("q", &[locks[4].seq]).await.unwrap().len(), 1);
-    let take = Receive { max: 10, mode: ReceiveMode::ReceiveAndDelete, attempt_id: Some("two".into()), ..attempt };
+    let take =
+        Receive { max: 10, mode: ReceiveMode::ReceiveAndDelete, attempt_id: Some("two".into()), ..attempt };
     assert_eq!(store.receive("q", &take).await.unwrap().len(), 2);
     assert_eq!(store.peek("q", 0, Some(MessageState::Dead), 10).await.unwrap().len(), 1);
     assert_eq!(store.queue_stats("q").await.unwrap().locked, 1);
@@ -119,7 +123,20 @@ async fn receiver_receives_settles_and_looks_and_nothing_else() {
     store.next_receivable("q").await.unwrap();
     assert_eq!(store.list_queues().await.unwrap().len(), 1);
     assert_eq!(site.store.pop_results("r", 10).await.unwrap().len(), 1);
-    for denied in [&SEND[..], &MANAGE, &TOUCH, &DESTROY, &ENQUEUE, &POLL, &DISPATCH, &GATE, &ADMINISTER, &OWN, &READ, &WRITE] {
+    for denied in [
+        &SEND[..],
+        &MANAGE,
+        &TOUCH,
+        &DESTROY,
+        &ENQUEUE,
+        &POLL,
+        &DISPATCH,
+        &GATE,
+        &ADMINISTER,
+        &OWN,
+        &READ,
+        &WRITE,
+    ] {
         assert_denied(&sql, denied).await;
     }
     assert_denied(&sql, &["SELECT backlog('q')", "SELECT nextval('request_seq')"]).await;
@@ -163,7 +180,10 @@ async fn admin_does_everything_to_messages_but_writes_no_table_itself() {
             store.reject(queue, message.lock().unwrap(), None, None).await.unwrap();
         }
     }
-    assert_eq!(store.redrive("s", &Redrive { target: Some("q".into()), ..Redrive::default() }).await.unwrap(), 2);
+    assert_eq!(
+        store.redrive("s", &Redrive { target: Some("q".into()), ..Redrive::default() }).await.unwrap(),
+        2
+    );
     assert_eq!(store.purge("q", &Default::default()).await.unwrap(), 1);
     assert_eq!(store.list_subscriptions(None).await.unwrap().len(), 1);
     store.maintain(10).await.unwrap();
@@ -190,12 +210,32 @@ async fn callable(site: &Site, role: &str) -> Vec<String> {
 async fn no_function_is_forgotten_in_what_a_role_may_call() {
     let site = Site::open().await;
     let producer = [
-        "backlog", "cancel", "cancel_scheduled", "enqueue", "enqueue_many", "request_status", "schedule", "send", "send_many",
+        "backlog",
+        "cancel",
+        "cancel_scheduled",
+        "enqueue",
+        "enqueue_many",
+        "request_status",
+        "schedule",
+        "send",
+        "send_many",
     ];
     assert_eq!(callable(&site, "leasehold_producer").await, producer);
     let receiver = [
-        "abandon", "complete", "complete_batch", "defer", "list_queues", "listen_queue", "next_receivable", "peek",
-        "queue_stats", "receive", "receive_deferred", "reject", "renew", "renew_batch",
+        "abandon",
+        "complete",
+        "complete_batch",
+        "defer",
+        "list_queues",
+        "listen_queue",
+        "next_receivable",
+        "peek",
+        "queue_stats",
+        "receive",
+        "receive_deferred",
+        "reject",
+        "renew",
+        "renew_batch",
     ];
     assert_eq!(callable(&site, "leasehold_receiver").await, receiver);
     let dispatcher = callable(&site, "leasehold_dispatcher").await;

@@ -26,8 +26,13 @@ async fn queue_for_messages_has_the_documented_defaults() {
     assert_eq!(config(&site, "q").await, defaults());
     site.execute("SELECT create_queue('plain')").await;
     assert_eq!(config(&site, "plain").await, defaults());
-    let nulls: Value =
-        defaults().as_object().unwrap().keys().map(|k| (k.clone(), Value::Null)).collect::<serde_json::Map<_, _>>().into();
+    let nulls: Value = defaults()
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(|k| (k.clone(), Value::Null))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
     site.store.create_queue("nulls", &nulls).await.unwrap();
     assert_eq!(config(&site, "nulls").await, defaults());
     // One that has sprung up is for dispatchers.
@@ -132,8 +137,22 @@ async fn unknown_setting_or_word_is_refused_by_name() {
 async fn names_have_up_to_255_bytes_of_whatever_is_printable() {
     let site = Site::open().await;
     let longest = "ü".repeat(127) + "x";
-    let names =
-        ["Q", "q", " ", "a b", "orders/eu.new:1", "'; DROP TABLE queues; --", "\"", "%", "\\", "日本", "🦀", "-- x", "$1", &longest];
+    let names = [
+        "Q",
+        "q",
+        " ",
+        "a b",
+        "orders/eu.new:1",
+        "'; DROP TABLE queues; --",
+        "\"",
+        "%",
+        "\\",
+        "日本",
+        "🦀",
+        "-- x",
+        "$1",
+        &longest,
+    ];
     for (n, name) in names.iter().enumerate() {
         site.store.create_queue(name, &json!({})).await.unwrap_or_else(|e| panic!("{name}: {e:?}"));
         site.store.send_one(name, &grouped(name, name)).await.unwrap();
@@ -184,6 +203,10 @@ async fn list_has_topics_and_whose_subscription_a_queue_is() {
     site.store.subscribe("t", "s", None).await.unwrap();
     let listed: Vec<_> =
         site.store.list_queues().await.unwrap().into_iter().map(|q| (q.queue, q.kind, q.topic)).collect();
-    let entry = |q: &str, kind: &str, topic: Option<&str>| (q.to_owned(), kind.to_owned(), topic.map(str::to_owned));
-    assert_eq!(listed, [entry("q", "queue", None), entry("s", "queue", Some("t")), entry("t", "topic", None)]);
+    let entry =
+        |q: &str, kind: &str, topic: Option<&str>| (q.to_owned(), kind.to_owned(), topic.map(str::to_owned));
+    assert_eq!(
+        listed,
+        [entry("q", "queue", None), entry("s", "queue", Some("t")), entry("t", "topic", None)]
+    );
 }

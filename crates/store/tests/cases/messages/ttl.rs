@@ -49,7 +49,10 @@ async fn expired_message_is_dead_in_whatever_state_it_was() {
     for seq in [seqs[2], seqs[3]] {
         // One that would be due as well.
         site.sql
-            .execute("UPDATE requests SET due_at = now() - interval '1 minute' WHERE seq = $1 AND NOT ready", &[&seq])
+            .execute(
+                "UPDATE requests SET due_at = now() - interval '1 minute' WHERE seq = $1 AND NOT ready",
+                &[&seq],
+            )
             .await
             .unwrap();
     }
@@ -113,9 +116,12 @@ async fn redriven_message_has_its_time_to_live_anew() {
     let site = site_with(json!({ "ttl": "2 hours" })).await;
     site.store.create_queue("short", &json!({ "ttl": "10 minutes" })).await.unwrap();
     site.store.create_queue("long", &json!({ "ttl": "20 hours" })).await.unwrap();
-    for (target, ttl, hours) in [(None, Some(HOUR), 60), (Some("short"), Some(HOUR), 10), (None, None, 120),
-        (Some("long"), Some(5 * HOUR), 300)]
-    {
+    for (target, ttl, hours) in [
+        (None, Some(HOUR), 60),
+        (Some("short"), Some(HOUR), 10),
+        (None, None, 120),
+        (Some("long"), Some(5 * HOUR), 300),
+    ] {
         let seq = site.store.send_one("q", &NewMessage { ttl, ..message("x") }).await.unwrap();
         site.expire(seq).await;
         let redrive = Redrive { target: target.map(str::to_owned), ..Redrive::default() };
@@ -134,7 +140,9 @@ async fn redriven_message_has_its_time_to_live_anew() {
 #[tokio::test]
 async fn expired_message_stands_in_no_groups_way() {
     let site = site().await;
-    let seqs = site.send_grouped(&[("g", "deferred"), ("g", "parked"), ("g", "locked"), ("g", "blocked"), ("g", "last")]).await;
+    let seqs = site
+        .send_grouped(&[("g", "deferred"), ("g", "parked"), ("g", "locked"), ("g", "blocked"), ("g", "last")])
+        .await;
     let head = site.receive_one().await;
     site.store.defer("q", head.lock().unwrap()).await.unwrap();
     site.expire(seqs[0]).await;

@@ -30,7 +30,12 @@ fn odd(n: usize, text: &str) -> NewMessage {
         reply_to: Some(format!("r{}", text.replace(|c: char| c.is_control(), "·"))),
         subject: Some(text.into()),
         content_type: Some(text.into()),
-        properties: [(text.to_owned(), text.to_owned()), ("empty".into(), String::new()), (String::new(), "e".into())].into(),
+        properties: [
+            (text.to_owned(), text.to_owned()),
+            ("empty".into(), String::new()),
+            (String::new(), "e".into()),
+        ]
+        .into(),
         ttl: Some(Duration::from_millis(86_400_001)),
     }
 }
@@ -38,9 +43,23 @@ fn odd(n: usize, text: &str) -> NewMessage {
 #[tokio::test]
 async fn everything_that_is_sent_is_received_as_it_was() {
     let site = site().await;
-    let texts = ["plain", "", "NULL", "null", "{}", "a\tb\nc\r\u{1}", "'\"\\$1%s", "日本 🦀 ü", " padded ", "\u{feff}\u{200d}"];
+    let texts = [
+        "plain",
+        "",
+        "NULL",
+        "null",
+        "{}",
+        "a\tb\nc\r\u{1}",
+        "'\"\\$1%s",
+        "日本 🦀 ü",
+        " padded ",
+        "\u{feff}\u{200d}",
+    ];
     let mut sent: Vec<_> = texts.iter().enumerate().map(|(n, text)| odd(n, text)).collect();
-    sent.push(NewMessage { message_id: Some("bytes".into()), ..NewMessage::new((0..=255_u8).collect::<Vec<_>>()) });
+    sent.push(NewMessage {
+        message_id: Some("bytes".into()),
+        ..NewMessage::new((0..=255_u8).collect::<Vec<_>>())
+    });
     sent.push(NewMessage { message_id: Some("empty".into()), ..NewMessage::default() });
     site.store.send("q", &sent).await.unwrap();
     for one in &sent {
@@ -58,7 +77,10 @@ async fn everything_that_is_sent_is_received_as_it_was() {
     }
     let peeked = site.peek().await;
     for (received, peeked) in received.iter().zip(&peeked) {
-        assert_eq!((received.seq, &received.body, &received.properties), (peeked.seq, &peeked.body, &peeked.properties));
+        assert_eq!(
+            (received.seq, &received.body, &received.properties),
+            (peeked.seq, &peeked.body, &peeked.properties)
+        );
         assert_eq!((&received.message_id, &received.subject), (&peeked.message_id, &peeked.subject));
     }
     // A dead letter is as it was, too.

@@ -188,7 +188,11 @@ async fn waiting_is_for_queues_that_have_receivers() {
     for call in ["listen_queue", "next_receivable"] {
         for (queue, expected) in [("dispatched", "LH001"), ("t", "LH002"), ("nowhere", "LH002")] {
             let statement = format!("SELECT {call}('{queue}')");
-            assert_eq!(refusal(&site.sql.simple_query(&statement).await.unwrap_err()).0, expected, "{statement}");
+            assert_eq!(
+                refusal(&site.sql.simple_query(&statement).await.unwrap_err()).0,
+                expected,
+                "{statement}"
+            );
         }
     }
 }
