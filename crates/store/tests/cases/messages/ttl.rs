@@ -111,6 +111,24 @@ async fn time_to_live_counts_from_when_the_message_is_visible() {
     assert_eq!(site.peek().await.iter().find(|m| m.seq == none).unwrap().expires_at, None);
 }
 
+/// It is for what names none, and counts from when the message is visible, as a time to live does.
+#[tokio::test]
+async fn default_deadline_is_the_time_to_live_of_messages_that_have_none() {
+    let site = site_with(json!({ "default_deadline": "1 hour" })).await;
+    let at = site.store.now().await.unwrap() + SignedDuration::from_hours(10);
+    site.store.send("q", &[message("none"), lasting(2 * HOUR, "own")]).await.unwrap();
+    let spans: Vec<_> = site
+        .peek()
+        .await
+        .iter()
+        .map(|m| m.expires_at.unwrap().duration_since(m.enqueued_at).as_secs())
+        .collect();
+    assert_eq!(spans, [3600, 7200]);
+    let seq = site.store.schedule("q", &[message("later")], at).await.unwrap()[0];
+    let later = site.store.peek("q", seq, None, 1).await.unwrap();
+    assert_eq!(later[0].expires_at, Some(at + SignedDuration::from_hours(1)));
+}
+
 #[tokio::test]
 async fn redriven_message_has_its_time_to_live_anew() {
     let site = site_with(json!({ "ttl": "2 hours" })).await;
