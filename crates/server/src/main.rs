@@ -9,10 +9,14 @@ mod config;
 mod database;
 mod exit;
 mod http;
+mod input;
 mod metrics;
 mod monitor;
+mod output;
 mod signals;
+mod table;
 mod telemetry;
+mod when;
 
 use std::process::ExitCode;
 

@@ -1,11 +1,10 @@
 //! `leasehold pop`: results of a route, as JSON lines, at least once.
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context;
-use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
-use leasehold_store::{Bell, Error as StoreError, Listener, ResultRow, Store};
+use leasehold_store::{Bell, Listener, ResultRow, Store};
 use serde::Serialize;
 use tokio::{
     sync::mpsc,
@@ -14,7 +13,9 @@ use tokio::{
 
 use crate::{
     cli::{Global, read_duration},
+    database::survive,
     exit,
+    output::{self, Body},
     signals::Signals,
 };
 
@@ -129,7 +130,7 @@ impl Poller<'_> {
     async fn hand_over(&mut self, rows: &[ResultRow]) -> anyhow::Result<()> {
         let Some(lease) = rows.first().and_then(|row| row.lease) else { return Ok(()) };
         let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
-        match write(&mut std::io::BufWriter::new(std::io::stdout().lock()), rows) {
+        match output::hand_over(&output::json_lines(rows.iter().map(Printed::of))?).await {
             Ok(()) => {
                 let acked = self.store.ack_results(self.route, lease, &seqs).await;
                 let acked = acked.context("results were printed, but not removed: they come again")?;
@@ -156,15 +157,6 @@ impl Poller<'_> {
     }
 }
 
-/// Who follows waits for a database that is away; what was leased comes again.
-fn survive(error: anyhow::Error) -> anyhow::Result<()> {
-    if !error.chain().any(|layer| layer.downcast_ref().is_some_and(StoreError::outcome_unknown)) {
-        return Err(error);
-    }
-    tracing::warn!("{}", exit::chain(&error));
-    Ok(())
-}
-
 /// Waits for a bell, and takes all that wait.
 async fn rung(bells: &mut mpsc::Receiver<Bell>) {
     if bells.recv().await.is_none() {
@@ -184,10 +176,8 @@ struct Printed<'a> {
     code: Option<&'a str>,
     message: Option<&'a str>,
     content_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body_base64: Option<String>,
+    #[serde(flatten)]
+    body: Body<'a>,
     attempt: i64,
     deliveries: i32,
     enqueued_at: Timestamp,
@@ -198,7 +188,6 @@ struct Printed<'a> {
 
 impl<'a> Printed<'a> {
     fn of(row: &'a ResultRow) -> Self {
-        let text = row.body.as_deref().map(std::str::from_utf8);
         Self {
             seq: row.seq,
             id: &row.id,
@@ -208,11 +197,7 @@ impl<'a> Printed<'a> {
             code: row.code.as_deref(),
             message: row.message.as_deref(),
             content_type: row.content_type.as_deref(),
-            body: text.and_then(Result::ok),
-            body_base64: match (&row.body, text) {
-                (Some(body), Some(Err(_))) => Some(BASE64_STANDARD.encode(body)),
-                _ => None,
-            },
+            body: Body::of(row.body.as_deref()),
             attempt: row.attempt,
             deliveries: row.deliveries,
             enqueued_at: row.enqueued_at,
@@ -223,14 +208,6 @@ impl<'a> Printed<'a> {
     }
 }
 
-fn write(out: &mut impl Write, rows: &[ResultRow]) -> std::io::Result<()> {
-    for row in rows {
-        serde_json::to_writer(&mut *out, &Printed::of(row))?;
-        out.write_all(b"\n")?;
-    }
-    out.flush()
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -238,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    fn printed(body: Option<&'static [u8]>) -> Value {
+    fn printed(body: Option<&'static str>) -> Value {
         let row = ResultRow {
             seq: 7,
             id: "q-1".into(),
@@ -248,7 +225,7 @@ mod tests {
             code: None,
             message: None,
             content_type: Some("application/json".into()),
-            body: body.map(Bytes::from_static),
+            body: body.map(Bytes::from),
             attempt: 3,
             deliveries: 1,
             enqueued_at: Timestamp::UNIX_EPOCH,
@@ -258,25 +235,13 @@ mod tests {
             lease: None,
             leased_until: None,
         };
-        let mut out = Vec::new();
-        write(&mut out, &[row]).unwrap();
-        assert_eq!(out.last(), Some(&b'\n'));
-        serde_json::from_slice(&out).unwrap()
-    }
-
-    #[test]
-    fn a_body_is_text_where_it_can_be() {
-        assert_eq!(printed(Some(b"{\"a\":1}"))["body"], "{\"a\":1}");
-        assert_eq!(printed(Some(b""))["body"], "");
-        let bytes = printed(Some(b"\xff\x00"));
-        assert_eq!((&bytes["body_base64"], bytes.get("body")), (&Value::from("/wA="), None));
-        let none = printed(None);
-        assert!(none.get("body").is_none() && none.get("body_base64").is_none());
+        serde_json::to_value(Printed::of(&row)).unwrap()
     }
 
     #[test]
     fn times_are_rfc_3339_and_what_is_absent_is_null() {
-        let row = printed(None);
+        let row = printed(Some("{}"));
+        assert_eq!(row["body"], "{}");
         assert_eq!(row["enqueued_at"], "1970-01-01T00:00:00Z");
         assert_eq!((&row["dispatched_at"], &row["code"]), (&Value::Null, &Value::Null));
     }

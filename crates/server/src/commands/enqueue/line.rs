@@ -1,40 +1,15 @@
 //! One line of a file of requests.
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::collections::BTreeMap;
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-/// A time, or a while from now.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum When {
-    /// From now, by the database's clock.
-    In(Duration),
-    /// Then.
-    At(Timestamp),
-}
-
-impl FromStr for When {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(time) = text.parse() {
-            return Ok(Self::At(time));
-        }
-        leasehold_dispatch::duration::parse(text).map(Self::In).map_err(|_| {
-            format!("\"{text}\" is neither a duration such as 5m nor a time such as 2026-01-31T12:00:00Z")
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for When {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
+use crate::{
+    input::{bytes_of, file, present, read_line},
+    when::When,
+};
 
 /// A request as a line gives it.
 #[derive(Debug, Deserialize)]
@@ -53,11 +28,6 @@ struct Written<'a> {
     group_id: Option<String>,
 }
 
-/// `null` is a payload like any other.
-fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
-    Deserialize::deserialize(deserializer).map(Some)
-}
-
 /// A request as a line gives it, its payload as bytes.
 #[derive(Debug, PartialEq)]
 pub(super) struct Line {
@@ -72,32 +42,11 @@ pub(super) struct Line {
     pub(super) group_id: Option<String>,
 }
 
-impl Line {
-    /// Reads one line; None when it is blank.
-    ///
-    /// # Errors
-    /// What is wrong with it, for people.
-    pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
-        if text.trim().is_empty() {
-            return Ok(None);
-        }
-        let written: Written<'_> = serde_json::from_str(text).map_err(|error| {
-            // Within one line, only the column says something.
-            let message = error.to_string();
-            let what = message.split(" at line ").next().unwrap_or_default();
-            format!("{what} (column {})", error.column())
-        })?;
-        let payload = match (written.payload, written.payload_base64) {
-            (Some(raw), None) => Bytes::copy_from_slice(raw.get().as_bytes()),
-            (None, Some(text)) => BASE64_STANDARD
-                .decode(text)
-                .map(Bytes::from)
-                .map_err(|error| format!("payload_base64: {error}"))?,
-            (None, None) => return Err("payload or payload_base64 must be given".into()),
-            (Some(_), Some(_)) => return Err("payload and payload_base64 exclude each other".into()),
-        };
+impl file::Line for Line {
+    fn parse(text: &str) -> Result<Option<Self>, String> {
+        let Some(written) = read_line::<Written<'_>>(text)? else { return Ok(None) };
         Ok(Some(Self {
-            payload,
+            payload: bytes_of("payload", written.payload, written.payload_base64.as_deref())?,
             id: written.id,
             token: written.token,
             deadline: written.deadline,
@@ -108,10 +57,16 @@ impl Line {
             group_id: written.group_id,
         }))
     }
+
+    fn bytes(&self) -> usize {
+        self.payload.len()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use file::Line as _;
+
     use super::*;
 
     fn payload(text: &str) -> Bytes {
@@ -141,13 +96,6 @@ mod tests {
             let message = Line::parse(text).unwrap_err();
             assert!(message.contains(named) && !message.contains("line 1"), "{text}: {message}");
         }
-    }
-
-    #[test]
-    fn a_time_is_told_from_a_duration() {
-        assert_eq!("5m".parse(), Ok(When::In(Duration::from_secs(300))));
-        assert_eq!("1970-01-01T00:00:07Z".parse(), Ok(When::At(Timestamp::from_second(7).unwrap())));
-        assert!("-5m".parse::<When>().is_err());
     }
 
     #[test]

@@ -7,10 +7,11 @@ use clap::{CommandFactory, ValueEnum, error::ErrorKind};
 use leasehold_dispatch::duration;
 use leasehold_store::{QuotaControl, Store};
 
-use super::{default_for, print};
+use super::default_for;
 use crate::{
     cli::{Cli, Global, read_duration},
     exit,
+    output::print,
 };
 
 /// What the database takes.
