@@ -5,7 +5,10 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    commands::{cancel, enqueue, migrate, pop, quota, serve, stand_in, status, up},
+    commands::{
+        cancel, dlq, enqueue, migrate, peek, pop, queue, quota, receive, send, serve, stand_in, status,
+        topic, up,
+    },
     database::{DatabaseUrl, Place},
     exit,
     telemetry::LogFormat,
@@ -19,6 +22,11 @@ Examples:
   leasehold enqueue chat '{\"model\":\"m\"}' --route replies --deadline 5m
   leasehold enqueue chat --file requests.jsonl   one request a line
   leasehold pop replies --follow                 results as JSON lines, as they come
+  leasehold queue create orders                  a queue whose messages programs receive and settle
+  leasehold send orders '{\"order\":17}'          one message; --file sends many
+  leasehold receive orders --follow              messages as JSON lines, completed when they are written
+  leasehold dlq list orders                      what could not be done, and why
+  leasehold topic subscribe events audit         a queue that gets what is sent to a topic
   leasehold status --watch                       queues, dispatchers, partitions, routes
   leasehold quota list                           who has how much of which limit
 
@@ -76,6 +84,12 @@ pub(crate) enum Command {
     Enqueue(enqueue::Args),
     Pop(pop::Args),
     Cancel(cancel::Args),
+    Send(send::Args),
+    Receive(receive::Args),
+    Peek(peek::Args),
+    Dlq(dlq::Args),
+    Queue(queue::Args),
+    Topic(topic::Args),
     Quota(quota::Args),
     Status(status::Args),
     StandIn(stand_in::Args),
