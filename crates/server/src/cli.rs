@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use crate::{
     commands::{
@@ -23,8 +23,8 @@ Examples:
   leasehold enqueue chat --file requests.jsonl   one request a line
   leasehold pop replies --follow                 results as JSON lines, as they come
   leasehold queue create orders                  a queue whose messages programs receive and settle
-  leasehold send orders '{\"order\":17}'          one message; --file sends many
-  leasehold receive orders --follow              messages as JSON lines, completed when they are written
+  leasehold send orders '{\"order\":17}'           one message; --file sends many
+  leasehold receive orders --follow              messages as JSON lines, completed once written
   leasehold dlq list orders                      what could not be done, and why
   leasehold topic subscribe events audit         a queue that gets what is sent to a topic
   leasehold status --watch                       queues, dispatchers, partitions, routes
@@ -100,6 +100,17 @@ pub(crate) fn read_duration(text: &str) -> Result<Duration, String> {
     leasehold_dispatch::duration::parse(text).map_err(|error| error.to_string())
 }
 
+/// Ends the program as clap does for a command line that it does not understand, with the usage of the subcommand.
+pub(crate) fn misused(subcommand: &[&str], kind: ErrorKind, message: &str) -> ! {
+    let mut root = Cli::command();
+    root.build();
+    let mut command = root.clone();
+    for name in subcommand {
+        command = command.find_subcommand(name).cloned().unwrap_or(command);
+    }
+    command.error(kind, message).exit()
+}
+
 #[expect(clippy::unnecessary_wraps, reason = "clap wants a parser that can fail")]
 fn read_url(text: &str) -> Result<DatabaseUrl, String> {
     // Whether it can be used is said where it is opened, without showing it.
@@ -112,8 +123,6 @@ fn help_end() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -8,10 +8,10 @@ mod redrive;
 
 use std::time::Duration;
 
-use clap::{CommandFactory, Subcommand, error::ErrorKind};
+use clap::{Subcommand, error::ErrorKind};
 
 use crate::{
-    cli::{Cli, Global, read_duration},
+    cli::{Global, misused, read_duration},
     exit,
     signals::Signals,
 };
@@ -19,7 +19,7 @@ use crate::{
 /// Look at dead letters, send them on again, or throw them away
 ///
 /// A message is dead when it was received too often without success (MaxDeliveryCountExceeded), expired
-/// (TTLExpired), or was rejected by its receiver, with a reason of its own (AppRequested unless it gave one). Dead letters are kept for 14 days
+/// (TTLExpired), or was rejected by its receiver, for a reason that it gave (AppRequested if it gave none). Dead letters are kept for 14 days
 /// unless the queue says otherwise.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -64,7 +64,7 @@ impl Which {
                 "this would {verb} every dead letter of the queue: give --max or --older-than, or --all if that is \
                  what you want"
             );
-            Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit();
+            misused(&["dlq", verb], ErrorKind::MissingRequiredArgument, &message);
         }
     }
 }

@@ -26,13 +26,13 @@ const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
 /// Receive messages from a queue or subscription, as JSON lines
 ///
-/// In sequence order, at least once: a message is locked, written to stdout, and only then completed. When this
+/// Lowest seq first, and of a group one after the other. At least once: a message is locked, written to stdout, and only then completed. When this
 /// program is killed in between, it comes again when the lock has lapsed. A reader that goes away, as `head` does, is no
 /// failure; the batch that could not be written is abandoned: it comes again at once, and this counts as a delivery.
 /// While a slow reader reads, locks are renewed.
 ///
-/// A body that is text is the string `body`, any other is `body_base64`. A reply_to is not answered: its reply, when the message is completed,
-/// has no body.
+/// A body that is text is the string `body`, any other is `body_base64`. Where a message
+/// has a reply_to, a result without a body is recorded on that route when it is completed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

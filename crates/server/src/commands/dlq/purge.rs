@@ -28,7 +28,6 @@ pub(super) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     let signals = Signals::catch()?;
     let store = global.place()?.connect().await?;
     let purge = Purge { max: args.which.max, older_than: args.which.older_than };
-    let work =
-        async { store.purge(&args.queue, &purge).await.context("the dead letters that are left stay") };
+    let work = async { store.purge(&args.queue, &purge).await.context("the purge did not come to its end") };
     super::count(work, signals).await
 }

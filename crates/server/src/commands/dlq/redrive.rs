@@ -41,7 +41,10 @@ pub(super) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
         rate: args.rate,
     };
     let work = async {
-        store.redrive(&args.queue, &redrive).await.context("the dead letters that are left stay dead")
+        store
+            .redrive(&args.queue, &redrive)
+            .await
+            .context("the redrive did not come to its end, and what is left stays dead")
     };
     super::count(work, signals).await
 }

@@ -13,7 +13,7 @@ use crate::{cli::Global, exit};
 #[command(after_help = "\
 Examples:
   leasehold queue compact
-  leasehold queue compact --full    in a maintenance window: it locks everybody out, and needs space for a copy")]
+  leasehold queue compact --full    for a maintenance window; needs space for a copy")]
 pub(crate) struct Args {
     /// Rewrite the tables, which gives their space back to the disk and lets nobody in meanwhile
     #[arg(long)]

@@ -16,7 +16,7 @@ use crate::{cli::Global, exit};
 #[command(after_help = "\
 Examples:
   leasehold queue configure orders lock_time=1m max_deliveries=5
-  leasehold queue configure chat receivers=on dead_letters=on    let programs receive what is enqueued
+  leasehold queue configure chat receivers=on dead_letters=on    what is enqueued can be received
   leasehold queue configure orders ttl=default dedup_window=off")]
 pub(crate) struct Args {
     /// The queue

@@ -1,12 +1,12 @@
 //! `leasehold queue create`: makes a queue for messages, or gives one its whole configuration.
 
 use anyhow::Context;
-use clap::{CommandFactory, error::ErrorKind};
+use clap::error::ErrorKind;
 use serde_json::{Map, Value};
 
 use super::settings::{count, count_or_unbounded, span, span_or_off, span_or_unbounded, switch};
 use crate::{
-    cli::{Cli, Global},
+    cli::{Global, misused},
     exit,
 };
 
@@ -81,16 +81,15 @@ pub(super) async fn run(global: &Global, args: Args) -> anyhow::Result<u8> {
     let name = args.name.clone();
     let config = args.settings();
     if config.get("kind").is_some_and(|kind| kind != "queue") {
-        Cli::command()
-            .error(ErrorKind::ValueValidation, "kind: a topic is made by leasehold topic create")
-            .exit();
+        let message = "kind: a topic is made by leasehold topic create";
+        misused(&["queue", "create"], ErrorKind::ValueValidation, message);
     }
     let store = global.place()?.connect().await?;
     store
         .create_queue(&name, &Value::Object(config))
         .await
         .with_context(|| format!("queue \"{name}\" cannot be made"))?;
-    eprintln!("queue \"{name}\" is there, with these settings");
+    eprintln!("queue \"{name}\" is ready");
     Ok(exit::OK)
 }
 

@@ -25,6 +25,6 @@ pub(super) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
         .create_queue(name, &json!({ "kind": "topic" }))
         .await
         .with_context(|| format!("topic \"{name}\" cannot be made"))?;
-    eprintln!("topic \"{name}\" is there");
+    eprintln!("topic \"{name}\" is ready");
     Ok(exit::OK)
 }

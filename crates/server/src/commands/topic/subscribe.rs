@@ -11,9 +11,10 @@ Examples:
   leasehold topic subscribe events gold --filter '$.properties.tier == \"gold\" && $.body.total > 100'
 
 Filters:
-  A filter is one SQL/JSON path predicate, at most 4096 bytes. It sees subject, subject_parts (the subject at
-  its dots), group_id, correlation_id, reply_to, message_id, content_type, properties, body_size, enqueued_at,
-  visible_at, body_text, and body (its JSON, if it is any). Where it fails, the message is not accepted.";
+  A filter is one SQL/JSON path predicate, at most 4096 bytes. It sees subject, subject_parts (the
+  subject at its dots), group_id, correlation_id, reply_to, message_id, content_type, properties,
+  body_size, enqueued_at, visible_at, body_text, and body (its JSON, if it is any). Where it fails,
+  the message is not accepted.";
 
 /// Subscribe a queue to a topic
 ///

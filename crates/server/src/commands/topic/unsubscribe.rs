@@ -28,7 +28,7 @@ pub(super) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     store
         .unsubscribe(topic, name, *force)
         .await
-        .with_context(|| format!("\"{name}\" is still subscribed to \"{topic}\""))?;
+        .with_context(|| format!("\"{name}\" cannot be unsubscribed from \"{topic}\""))?;
     eprintln!("subscription \"{name}\" of topic \"{topic}\" is deleted");
     Ok(exit::OK)
 }
