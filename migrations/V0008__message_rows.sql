@@ -143,7 +143,9 @@ CREATE TABLE maintenance (
     one         boolean PRIMARY KEY DEFAULT true CHECK (one),
     owner       text COLLATE "C",
     expires_at  timestamptz NOT NULL DEFAULT '-infinity',
-    retained_at timestamptz NOT NULL DEFAULT '-infinity'           -- when dead letters were last held to their bounds
+    retained_at timestamptz NOT NULL DEFAULT '-infinity',          -- when dead letters were last held to their bounds
+    queue_id    int NOT NULL DEFAULT 0,                            -- the group looked at last: they are gone through in turns
+    group_id    text COLLATE "C" NOT NULL DEFAULT ''
 );
 INSERT INTO maintenance DEFAULT VALUES;
 
@@ -183,7 +185,7 @@ $$;
 -- ready steps back, unless it is in flight.
 CREATE FUNCTION settle_group(queue_id int, group_id text) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 DECLARE
     front record;
@@ -215,7 +217,7 @@ BEGIN
     IF next.held = 'g' THEN
         UPDATE requests r SET ready = true, held = NULL
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND NOT r.ready
-                AND r.seq = next.seq AND r.held = 'g';
+                AND r.seq = next.seq AND r.held IS DISTINCT FROM 's' AND r.held = 'g';
         PERFORM ring_queue(queue_id, next.partition_id), ring_receivers(queue_id);
     END IF;
 END
@@ -252,7 +254,7 @@ $$;
 -- Settles the groups that were left for later, as far as no sender holds them. Says how many.
 CREATE FUNCTION check_groups(queue_id int) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     checks tid[];
@@ -285,7 +287,7 @@ $$;
 -- Locks the rows of groups that something is sent to, in order, making those that are missing.
 CREATE FUNCTION lock_groups(queue_id int, group_ids text[]) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     wanted text[] := ARRAY(SELECT DISTINCT u.g COLLATE "C" FROM unnest(group_ids) AS u (g) WHERE u.g IS NOT NULL ORDER BY 1);
@@ -299,6 +301,26 @@ BEGIN
         INSERT INTO groups (queue_id, group_id) SELECT lock_groups.queue_id, w.g FROM unnest(wanted) AS w (g)
             ON CONFLICT DO NOTHING;
     END LOOP;
+END
+$$;
+
+-- Which of what is sent comes first in its group, and is ready at once: the first of those that do not wait for their time,
+-- where nothing of the group is there. The sender holds the groups' rows. NULL where nothing orders any of them.
+CREATE FUNCTION opens_group(queue_id int, lanes text[], waits boolean[]) RETURNS boolean[]
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_nestloop = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_variable
+BEGIN
+    IF lanes IS NULL THEN
+        RETURN NULL;
+    ELSIF NOT sees_commits() THEN
+        RETURN array_fill(false, ARRAY[cardinality(lanes)]);
+    END IF;
+    RETURN (SELECT array_agg(f.n IS NOT NULL ORDER BY u.n) FROM unnest(lanes) WITH ORDINALITY AS u (lane, n) LEFT JOIN (
+        SELECT min(x.n) AS n FROM unnest(lanes, waits) WITH ORDINALITY AS x (lane, waits, n)
+        WHERE x.lane IS NOT NULL AND NOT x.waits GROUP BY x.lane
+        HAVING NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = x.lane
+            AND r.held IS DISTINCT FROM 's')) AS f ON f.n = u.n);
 END
 $$;
 
@@ -319,7 +341,7 @@ $$;
 -- In a group each takes its place. Says how many, and how long until the next is due.
 CREATE FUNCTION promote_due(queue_id int, max_rows int, OUT promoted bigint, OUT next_due interval)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     due tid[];

@@ -45,13 +45,13 @@ BEGIN
 END
 $$;
 
--- After the rows are in: what came to a group takes its place, and who waits is woken.
-CREATE FUNCTION accepted(q queues, lanes text[]) RETURNS void
+-- After the rows are in: what came to a group and did not open it takes its place, and who waits is woken.
+CREATE FUNCTION accepted(q queues, lanes text[], opens boolean[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     IF lanes IS NOT NULL THEN
-        PERFORM sent_to_group(q.queue_id, l.lane) FROM (SELECT DISTINCT u.lane FROM unnest(lanes) AS u (lane)
-            WHERE u.lane IS NOT NULL) AS l;
+        PERFORM sent_to_group(q.queue_id, l.lane) FROM (SELECT u.lane FROM unnest(lanes, opens) AS u (lane, opens)
+            WHERE u.lane IS NOT NULL GROUP BY u.lane HAVING NOT coalesce(bool_or(u.opens), false)) AS l;
     END IF;
     PERFORM ring_queue(q.queue_id, NULL);
     IF q.receivers THEN
@@ -105,6 +105,7 @@ DECLARE
     bad text;
     forgotten boolean;
     lanes text[];
+    opens boolean[];
     kept_ids text[];
     kept_tokens text[];
     kept_seqs bigint[];
@@ -150,23 +151,26 @@ BEGIN
     END IF;
 
     IF tokens IS NULL THEN
+        opens := opens_group(q.queue_id, lanes, ARRAY(SELECT coalesce(u.not_before > at, false)
+            FROM unnest(not_befores, payloads) WITH ORDINALITY AS u (not_before, payload, n) WHERE lanes IS NOT NULL ORDER BY u.n));
         RETURN QUERY INSERT INTO requests AS r (queue_id, partition_id, id, token, payload, deadline, route, ready,
                 due_at, headers, metadata, enqueued_at, tenant, receivable, group_id, group_given, held)
             SELECT q.queue_id, partition_of(coalesce(i.lane, i.id)), i.id, gen_random_uuid()::text, i.payload, i.deadline, i.route,
-                NOT i.parked AND i.lane IS NULL, CASE WHEN i.parked THEN least(i.not_before, i.deadline) END, i.headers,
+                NOT i.parked AND (i.lane IS NULL OR i.opens), CASE WHEN i.parked THEN least(i.not_before, i.deadline) END, i.headers,
                 i.metadata, at, CASE WHEN q.tenant_attributes IS NULL THEN '' ELSE tenant_of(i.metadata, q.tenant_attributes) END,
                 q.receivers, i.lane, CASE WHEN i.lane = '' THEN i.group_id END,
-                CASE WHEN i.parked THEN 's'::"char" WHEN i.lane IS NOT NULL THEN 'g'::"char" END
+                CASE WHEN i.parked THEN 's'::"char" WHEN NOT i.opens THEN 'g'::"char" END
             FROM (SELECT u.payload, coalesce(u.id, new_id()) AS id, coalesce(u.deadline, at + q.default_deadline,
                         'infinity') AS deadline, coalesce(q.route, u.route) AS route,
                         coalesce(u.not_before > at, false) AS parked, u.not_before, u.headers, u.metadata,
-                        u.lane, u.group_id, u.n
-                    FROM unnest(payloads, ids, deadlines, routes, not_befores, headers, metadata, lanes, group_ids)
-                        WITH ORDINALITY AS u (payload, id, deadline, route, not_before, headers, metadata, lane, group_id, n)
+                        u.lane, CASE WHEN u.lane IS NOT NULL THEN u.opens END AS opens, u.group_id, u.n
+                    FROM unnest(payloads, ids, deadlines, routes, not_befores, headers, metadata, lanes, group_ids, opens)
+                        WITH ORDINALITY
+                        AS u (payload, id, deadline, route, not_before, headers, metadata, lane, group_id, opens, n)
                     OFFSET 0) AS i
             ORDER BY i.n
             RETURNING r.id, r.token, r.seq;
-        PERFORM accepted(q, lanes);
+        PERFORM accepted(q, lanes, opens);
         RETURN;
     END IF;
 
@@ -240,6 +244,7 @@ DECLARE
     same boolean;
     share smallint;
     lane text;
+    opens boolean;
     given_id text := id;
     claimed record;
 BEGIN
@@ -293,16 +298,19 @@ BEGIN
     END IF;
     deadline := coalesce(deadline, at + q.default_deadline, 'infinity');
     share := partition_of(coalesce(lane, id));
+    IF lane IS NOT NULL THEN
+        opens := (opens_group(q.queue_id, ARRAY[lane], ARRAY[parked]))[1];
+    END IF;
     INSERT INTO requests (seq, queue_id, partition_id, id, token, payload, deadline, route, ready, due_at, headers,
             metadata, enqueued_at, tenant, receivable, group_id, group_given, held)
         VALUES (seq, q.queue_id, share, id, token, payload, deadline, coalesce(q.route, route),
-            NOT parked AND lane IS NULL,
+            NOT parked AND (lane IS NULL OR opens),
             CASE WHEN parked THEN least(not_before, deadline) END, headers, metadata, at,
             CASE WHEN q.tenant_attributes IS NULL THEN '' ELSE tenant_of(metadata, q.tenant_attributes) END,
             q.receivers, lane, CASE WHEN lane = '' THEN group_id END,
-            CASE WHEN parked THEN 's'::"char" WHEN lane IS NOT NULL THEN 'g'::"char" END);
+            CASE WHEN parked THEN 's'::"char" WHEN NOT opens THEN 'g'::"char" END);
     IF lane IS NOT NULL OR q.receivers THEN
-        PERFORM accepted(q, CASE WHEN NOT parked THEN ARRAY[lane] END);
+        PERFORM accepted(q, CASE WHEN NOT parked THEN ARRAY[lane] END, ARRAY[opens]);
     ELSIF EXISTS (SELECT FROM dispatchers d WHERE d.queue_id = q.queue_id AND d.asleep) THEN
         PERFORM ring_queue(q.queue_id, CASE WHEN NOT parked THEN share END);
     END IF;

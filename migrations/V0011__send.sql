@@ -77,6 +77,7 @@ DECLARE
     ids text[];
     seqs bigint[];
     slots bigint[];
+    opens boolean[];
 BEGIN
     SELECT octet_length(u.body) INTO large FROM unnest(bodies) AS u (body)
         WHERE octet_length(u.body) > q.max_payload_bytes LIMIT 1;
@@ -91,22 +92,24 @@ BEGIN
     ids := ARRAY(SELECT coalesce(u.id, new_id()) FROM unnest(message_ids, bodies) WITH ORDINALITY AS u (id, body, n)
         ORDER BY u.n);
     slots := CASE WHEN q.dedup_window IS NULL THEN seqs ELSE claim_keys(q, message_ids, bodies, seqs, ids) END;
+    opens := opens_group(q.queue_id, lanes, ARRAY(SELECT u.at IS NOT NULL OR u.slot <> u.seq
+        FROM unnest(ats, slots, seqs) WITH ORDINALITY AS u (at, slot, seq, n) WHERE lanes IS NOT NULL ORDER BY u.n));
     INSERT INTO requests (seq, queue_id, partition_id, id, token, payload, deadline, route, ready, due_at, metadata,
             enqueued_at, tenant, receivable, answered, group_id, group_given, held, ttl, correlation_id, subject, content_type)
         SELECT i.seq, q.queue_id, partition_of(coalesce(i.lane, i.id)), i.id, gen_random_uuid()::text, i.body,
             least(coalesce(coalesce(i.at, now_at) + i.ttl, 'infinity'), coalesce(now_at + q.default_deadline, 'infinity')),
-            coalesce(q.route, i.reply_to), i.at IS NULL AND i.lane IS NULL, i.at, i.properties, now_at,
+            coalesce(q.route, i.reply_to), i.at IS NULL AND (i.lane IS NULL OR i.opens), i.at, i.properties, now_at,
             CASE WHEN q.tenant_attributes IS NULL THEN '' ELSE tenant_of(i.properties, q.tenant_attributes) END,
             q.receivers, coalesce(q.route, i.reply_to) IS NOT NULL, i.lane, CASE WHEN i.lane = '' THEN i.group_id END,
-            CASE WHEN i.at IS NOT NULL THEN 's'::"char" WHEN i.lane IS NOT NULL THEN 'g'::"char" END, i.ttl,
+            CASE WHEN i.at IS NOT NULL THEN 's'::"char" WHEN NOT i.opens AND i.lane IS NOT NULL THEN 'g'::"char" END, i.ttl,
             i.correlation_id, i.subject, i.content_type
         FROM (SELECT u.*, least(u.own_ttl, q.ttl) AS ttl
                 FROM unnest(seqs, slots, ids, bodies, lanes, group_ids, correlation_ids, reply_tos, subjects, content_types,
-                    properties, ttls, ats) WITH ORDINALITY AS u (seq, slot, id, body, lane, group_id, correlation_id,
-                    reply_to, subject, content_type, properties, own_ttl, at, n)
+                    properties, ttls, ats, opens) WITH ORDINALITY AS u (seq, slot, id, body, lane, group_id, correlation_id,
+                    reply_to, subject, content_type, properties, own_ttl, at, opens, n)
                 WHERE u.slot = u.seq OFFSET 0) AS i
         ORDER BY i.n;
-    PERFORM accepted(q, lanes);
+    PERFORM accepted(q, lanes, opens);
     RETURN slots;
 END
 $$;
@@ -386,7 +389,7 @@ END;
 -- Takes back what was scheduled and never delivered.
 CREATE FUNCTION cancel_scheduled(queue text, seq bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     q queues := find_queue(queue);

@@ -20,7 +20,7 @@ $$;
 -- drawn after the change have ended.
 CREATE FUNCTION adopt(q queues) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     is_last boolean := q.adopting > '0' AND pg_snapshot_xmin(pg_current_snapshot()) >= q.adopting;
 BEGIN
@@ -61,7 +61,7 @@ $$;
 -- which each row tells. The queue says what it keeps. Says how many.
 CREATE FUNCTION bury(q queues, tids tid[], reason text DEFAULT NULL, description text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     buried bigint;
@@ -234,7 +234,7 @@ $$;
 -- have lapsed since are left out; when none is left, the attempt is forgotten.
 CREATE FUNCTION replay(q queues, attempt_id text) RETURNS SETOF message
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     first replays;
@@ -262,7 +262,7 @@ $$;
 -- Locks deferred messages, all or none.
 CREATE FUNCTION receive_deferred(queue text, seqs bigint[]) RETURNS SETOF message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     q queues := find_receivers(queue);

@@ -27,7 +27,7 @@ $$;
 CREATE FUNCTION hold_locked(q queues, seq bigint, lock_token text, verb text, OUT tid tid, OUT exhausted boolean,
     OUT cancelled boolean, OUT group_id text)
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     SELECT r.ctid, r.deliveries >= q.max_deliveries, r.cancelled, r.group_id INTO tid, exhausted, cancelled, group_id FROM requests r
@@ -47,7 +47,7 @@ $$;
 CREATE FUNCTION complete(queue text, seq bigint, lock_token text, body bytea DEFAULT NULL, content_type text DEFAULT NULL,
     status int DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     q queues := find_receivers(queue);
@@ -271,7 +271,7 @@ $$;
 -- first of the queue). 0: one may be already. NULL: nothing is known to.
 CREATE FUNCTION next_receivable(queue text) RETURNS interval
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     q queues := find_receivers(queue);
 BEGIN

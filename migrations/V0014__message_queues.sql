@@ -28,6 +28,18 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT q.dead_letters AND (state = 'MaxDeliveryCountExceeded' OR state = 'TTLExpired' AND q.dead_letter_on_expiry)
 $$;
 
+CREATE FUNCTION is_live(state text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT state IN ('active', 'locked', 'scheduled', 'deferred')
+$$;
+
+-- Whether a peek for a state (NULL: all) shows a row of this one.
+CREATE FUNCTION shows(q queues, state text, wanted text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN is_live(state) THEN wanted IS NULL OR wanted = state
+        ELSE keeps(q, state) AND (wanted IS NULL OR wanted = 'dead') END
+$$;
+
 -- The rows of a queue, each way of finding them by its own index.
 CREATE FUNCTION rows_of(queue_id int) RETURNS SETOF requests
 LANGUAGE sql STABLE AS $$
@@ -40,7 +52,8 @@ $$;
 -- bodies. In a queue without receivers it reads the whole queue.
 CREATE FUNCTION peek(queue text, from_seq bigint DEFAULT 0, state text DEFAULT NULL, max int DEFAULT 32)
 RETURNS SETOF peeked_message
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     q queues := find_queue(queue);
@@ -56,29 +69,31 @@ BEGIN
     END IF;
     RETURN QUERY
         WITH live AS (
-            SELECT r, state_of(r, q.max_deliveries, at) AS state FROM (
-                SELECT * FROM requests x WHERE x.receivable AND x.queue_id = q.queue_id AND x.ready AND x.seq >= from_seq
-                    AND q.receivers AND q.adopting IS NULL
-                UNION ALL SELECT * FROM requests x WHERE x.receivable AND x.queue_id = q.queue_id AND NOT x.ready
-                    AND x.seq >= from_seq AND q.receivers AND q.adopting IS NULL
-                UNION ALL SELECT * FROM rows_of(q.queue_id) x WHERE x.seq >= from_seq AND (NOT q.receivers OR q.adopting IS NOT NULL)
-            ) AS r
+            (SELECT x.*, state_of(x, q.max_deliveries, at) AS state FROM requests x
+                WHERE x.receivable AND x.queue_id = q.queue_id AND x.ready AND x.seq >= from_seq
+                    AND shows(q, state_of(x, q.max_deliveries, at), peek.state) AND q.receivers AND q.adopting IS NULL
+                ORDER BY x.queue_id, x.ready, x.seq LIMIT wanted)
+            UNION ALL
+            (SELECT x.*, state_of(x, q.max_deliveries, at) AS state FROM requests x
+                WHERE x.receivable AND x.queue_id = q.queue_id AND NOT x.ready AND x.seq >= from_seq
+                    AND shows(q, state_of(x, q.max_deliveries, at), peek.state) AND q.receivers AND q.adopting IS NULL
+                ORDER BY x.queue_id, x.ready, x.seq LIMIT wanted)
+            UNION ALL
+            (SELECT x.*, state_of(x, q.max_deliveries, at) AS state FROM rows_of(q.queue_id) x
+                WHERE x.seq >= from_seq AND shows(q, state_of(x, q.max_deliveries, at), peek.state)
+                    AND (NOT q.receivers OR q.adopting IS NOT NULL)
+                ORDER BY x.seq LIMIT wanted)
         ), found AS (
-            (SELECT (l.r).seq AS seq, (l.r).id AS id, (l.r).group_id AS group_id, (l.r).group_given AS group_given,
-                (l.r).correlation_id AS correlation_id, (l.r).route AS route, (l.r).subject AS subject,
-                (l.r).content_type AS content_type, (l.r).metadata AS metadata, (l.r).ttl AS ttl, (l.r).payload AS payload,
-                (l.r).deliveries AS deliveries, (l.r).enqueued_at AS enqueued_at,
-                CASE WHEN l.state IN ('active', 'locked', 'scheduled', 'deferred') THEN l.state ELSE 'dead' END AS state,
-                CASE WHEN l.state = 'locked' THEN (l.r).locked_until END AS locked_until,
-                coalesce((l.r).due_at, (l.r).enqueued_at) AS visible_at,
-                CASE WHEN isfinite((l.r).deadline) THEN (l.r).deadline END AS expires_at,
-                CASE WHEN l.state = 'TTLExpired' THEN (l.r).deadline WHEN l.state = 'MaxDeliveryCountExceeded'
-                    THEN coalesce((l.r).locked_until, at) END AS dead_at,
-                CASE WHEN l.state IN ('TTLExpired', 'MaxDeliveryCountExceeded') THEN l.state END AS reason,
-                NULL::text AS description
-            FROM live l WHERE l.state IN ('active', 'locked', 'scheduled', 'deferred') AND (peek.state IS NULL OR l.state = peek.state)
-                OR keeps(q, l.state) AND (peek.state IS NULL OR peek.state = 'dead')
-            ORDER BY 1 LIMIT wanted)
+            (SELECT l.seq, l.id, l.group_id, l.group_given, l.correlation_id, l.route, l.subject, l.content_type, l.metadata, l.ttl,
+                l.payload, l.deliveries, l.enqueued_at,
+                CASE WHEN is_live(l.state) THEN l.state ELSE 'dead' END AS state,
+                CASE WHEN l.state = 'locked' THEN l.locked_until END AS locked_until,
+                coalesce(l.due_at, l.enqueued_at) AS visible_at,
+                CASE WHEN isfinite(l.deadline) THEN l.deadline END AS expires_at,
+                CASE l.state WHEN 'TTLExpired' THEN l.deadline WHEN 'MaxDeliveryCountExceeded' THEN coalesce(l.locked_until, at)
+                    END AS dead_at,
+                CASE WHEN NOT is_live(l.state) THEN l.state END AS reason, NULL::text AS description
+            FROM live l ORDER BY l.seq LIMIT wanted)
             UNION ALL
             (SELECT d.seq, d.id, d.group_id, d.group_given, d.correlation_id, d.route, d.subject, d.content_type, d.metadata, d.ttl,
                 d.payload, d.deliveries, d.enqueued_at, 'dead', NULL, d.visible_at, d.expires_at, d.dead_at, d.reason, d.description
@@ -97,7 +112,7 @@ $$;
 -- Exact: it counts the queue's rows. `leasehold status` counts within bounds.
 CREATE FUNCTION queue_stats(queue text, OUT active bigint, OUT locked bigint, OUT deferred bigint, OUT scheduled bigint,
     OUT dead bigint, OUT total bigint, OUT oldest_age interval)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
     q queues := find_queue(queue);
     at timestamptz := clock_timestamp();
@@ -116,7 +131,7 @@ $$;
 -- first max_rows that were delivered too often. Says how many.
 CREATE FUNCTION bury_ended(q queues, max_rows int) RETURNS bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     tids tid[];
     buried bigint;
@@ -157,7 +172,7 @@ $$;
 CREATE FUNCTION redrive(queue text, target text DEFAULT NULL, max bigint DEFAULT NULL, older_than interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     q queues := find_queue(queue);
@@ -206,7 +221,7 @@ $$;
 -- Deletes dead letters, oldest first. Says how many.
 CREATE FUNCTION purge(queue text, max bigint DEFAULT NULL, older_than interval DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     q queues := find_queue(queue);
     purged bigint;

@@ -15,7 +15,7 @@ $$;
 -- Holds a queue's dead letters to its bounds, oldest first; at most max_rows at a time. Says how many went.
 CREATE FUNCTION retain(q queues, max_rows int) RETURNS bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     max_age interval := coalesce(q.dead_letter_max_age, '14 days');
     max_count bigint := coalesce(q.dead_letter_max_count, 1000000);
@@ -49,7 +49,7 @@ $$;
 
 CREATE FUNCTION drop_up_to(queue_id int, dead_at timestamptz, seq bigint, max_rows int) RETURNS bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     dropped bigint;
@@ -62,11 +62,47 @@ BEGIN
 END
 $$;
 
+-- Forgets groups that nothing is in, of the max_rows after the one looked at last. Says how many.
+CREATE FUNCTION forget_groups(max_rows int) RETURNS bigint
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    held tid[];
+    last record;
+    seen record;
+    forgotten bigint;
+BEGIN
+    IF NOT sees_commits() THEN
+        RETURN 0;
+    END IF;
+    SELECT m.queue_id, m.group_id INTO last FROM maintenance m;
+    SELECT array_agg(g.tid) AS tids, count(*) AS count, max(g.queue_id) AS queue_id,
+            (array_agg(g.group_id ORDER BY g.queue_id DESC, g.group_id DESC))[1] AS group_id INTO seen FROM (
+        SELECT x.ctid AS tid, x.queue_id, x.group_id FROM groups x
+        WHERE (x.queue_id, x.group_id) > (last.queue_id, last.group_id) ORDER BY x.queue_id, x.group_id LIMIT max_rows) AS g;
+    UPDATE maintenance m SET queue_id = CASE WHEN seen.count < max_rows THEN 0 ELSE seen.queue_id END,
+        group_id = CASE WHEN seen.count < max_rows THEN '' ELSE seen.group_id END;
+    -- A group is looked at anew once its row is held: a sender may have come and gone between.
+    held := ARRAY(SELECT g.ctid FROM groups g WHERE g.ctid = ANY (seen.tids) AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+            AND r.group_id IS NOT NULL AND r.held IS DISTINCT FROM 's')
+        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+            AND r.group_id IS NOT NULL AND r.held = 's')
+        FOR UPDATE SKIP LOCKED);
+    DELETE FROM groups g WHERE g.ctid = ANY (held) AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+            AND r.group_id IS NOT NULL AND r.held IS DISTINCT FROM 's')
+        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+            AND r.group_id IS NOT NULL AND r.held = 's');
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    RETURN forgotten;
+END
+$$;
+
 -- One pass: at most max_rows of each kind, and for each queue. Says how many of each; a number that has reached max_rows
 -- says that there is more. Dead letters are held to their bounds once a minute, or when there is more.
 CREATE FUNCTION maintain(max_rows int DEFAULT 1000) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     q queues;
@@ -78,7 +114,6 @@ DECLARE
     receipts_pruned bigint;
     dedup_pruned bigint;
     replays_pruned bigint;
-    empty tid[];
     groups_pruned bigint;
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
@@ -110,19 +145,7 @@ BEGIN
     DELETE FROM replays p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM replays c
         WHERE c.expires_at < clock_timestamp() ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS replays_pruned = ROW_COUNT;
-    -- A group is looked at anew once its row is held: a sender may have come and gone between.
-    empty := ARRAY(SELECT g.ctid FROM groups g
-        WHERE NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id AND r.group_id IS NOT NULL
-                AND r.held IS DISTINCT FROM 's')
-            AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
-                AND r.group_id IS NOT NULL AND r.held = 's')
-        ORDER BY g.queue_id, g.group_id LIMIT max_rows FOR UPDATE SKIP LOCKED);
-    DELETE FROM groups g WHERE g.ctid = ANY (empty) AND sees_commits()
-        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id AND r.group_id IS NOT NULL
-            AND r.held IS DISTINCT FROM 's')
-        AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
-            AND r.group_id IS NOT NULL AND r.held = 's');
-    GET DIAGNOSTICS groups_pruned = ROW_COUNT;
+    groups_pruned := forget_groups(max_rows);
     RETURN jsonb_build_object('due', due, 'ended', ended, 'groups_checked', checked, 'groups', groups_pruned,
         'dead_letters', dropped, 'receipts', receipts_pruned, 'dedup', dedup_pruned, 'replays', replays_pruned);
 END

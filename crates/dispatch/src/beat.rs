@@ -1,6 +1,6 @@
-//! The beats of a queue, and the clean-up that any dispatcher does.
+//! The beats of a queue.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use leasehold_store::{Error, Store};
 use tokio::{
@@ -10,13 +10,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::job::Served;
-
-/// Between two rounds of clean-up.
-const CLEAN_UP: Duration = Duration::from_secs(10);
-/// A quota holder that lapsed so long ago is deleted.
-const HOLDER_GRACE: Duration = Duration::from_secs(60);
-/// Rows removed by one statement at most; fewer when that is too much for the statement's time.
-const CLEAN_UP_BATCH: i64 = 1000;
 
 /// How the last beat of a queue went: none yet, well, or with this error.
 pub(crate) type LastBeat = Option<Result<(), String>>;
@@ -69,40 +62,4 @@ pub(crate) async fn beat_once(served: &Served, store: &Store, queue: i32) -> Res
         served.apply(&settings);
     }
     Ok(())
-}
-
-/// Removes what has expired, now and then, in bounded batches. Nothing depends on it being in time.
-pub(crate) async fn clean_up(store: Store, submission_retention: Duration, stop: CancellationToken) {
-    loop {
-        tokio::select! { () = sleep(CLEAN_UP) => {} () = stop.cancelled() => return }
-        shrink("expired results", &stop, |limit| store.expire_results(limit)).await;
-        shrink("old submissions", &stop, async |limit| {
-            store.prune_submissions(submission_retention, limit).await
-        })
-        .await;
-        shrink("lapsed quota holders", &stop, async |limit| {
-            store.reap_quota_holders(HOLDER_GRACE, limit).await
-        })
-        .await;
-        shrink("quota rows that count no more", &stop, |limit| store.reap_quota(limit)).await;
-    }
-}
-
-/// Repeats a bounded removal until it finds less than its bound; a failure halves the bound.
-async fn shrink<F: Future<Output = Result<i64, Error>>>(
-    what: &str,
-    stop: &CancellationToken,
-    remove: impl Fn(i64) -> F,
-) {
-    let mut limit = CLEAN_UP_BATCH;
-    while limit > 0 && !stop.is_cancelled() {
-        match remove(limit).await {
-            Ok(removed) if removed < limit => return,
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(limit, error = &error as &dyn std::error::Error, "could not remove {what}");
-                limit /= 2;
-            }
-        }
-    }
 }

@@ -13,6 +13,7 @@ mod doze;
 mod feed;
 mod job;
 mod lanes;
+mod maintenance;
 mod pool;
 mod settle;
 mod trace;

@@ -56,7 +56,13 @@ fn stamps<T>(items: &[T], stamp: impl Fn(&T) -> &Stamp) -> Vec<Stamp> {
     items.iter().map(|item| stamp(item).clone()).collect()
 }
 
+/// What did not succeed goes apart: it may be a dead letter, too, which costs the others nothing then.
 async fn ack_all(served: &Served, done: Vec<(Completion, f64)>) {
+    let (good, failed) = done.into_iter().partition(|(completion, _)| completion.code.is_none());
+    tokio::join!(ack_in_batches(served, good), ack_in_batches(served, failed));
+}
+
+async fn ack_in_batches(served: &Served, done: Vec<(Completion, f64)>) {
     let mut rest = done.into_iter().peekable();
     while rest.peek().is_some() {
         let (mut completions, mut seconds, mut bytes) = (Vec::new(), Vec::new(), 0);

@@ -1,5 +1,7 @@
 //! What must be done now and then: what has expired or come due, and the space of what is gone.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::{
@@ -29,6 +31,16 @@ impl Store {
     /// [`Error::InvalidArgument`] for a `max_rows` that cannot be.
     pub async fn maintain(&self, max_rows: i32) -> Result<Value, Error> {
         self.query_one(&statement::MAINTENANCE_PASS, &[&max_rows]).await.and_then(|row| column(&row, 0))
+    }
+
+    /// Takes the lease on maintenance for `ttl`, or renews it; zero gives it up. False: somebody else has it.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn claim_maintenance(&self, owner: &str, ttl: Duration) -> Result<bool, Error> {
+        self.query_one(&statement::MAINTENANCE_CLAIM, &[&owner, &ttl.as_secs_f64()])
+            .await
+            .and_then(|row| column(&row, 0))
     }
 
     /// Gives back the space of rows that are gone, one table after the other; `progress` is told each table before it

@@ -73,7 +73,8 @@ pub struct ResultRow {
 impl Store {
     /// Removes requests and records their results, in one statement. One answer per completion, in their
     /// order: false when the dispatch is not the live one any more, or its key came twice (the live attempt
-    /// counts once). An error applies nothing, unless its outcome is unknown.
+    /// counts once). What did not succeed is a dead letter, too, where its queue keeps those. An error applies
+    /// nothing, unless its outcome is unknown.
     ///
     /// # Errors
     /// When the database refuses.
@@ -91,9 +92,13 @@ impl Store {
             unique.iter().map(|c| storable(c.content_type.as_deref())).collect();
         let bodies: Vec<Option<&[u8]>> = unique.iter().map(|c| c.body.as_deref()).collect();
         let texts: Vec<bool> = unique.iter().map(|c| c.body.as_deref().is_some_and(is_text)).collect();
+        let statement = match unique.iter().all(|c| c.code.is_none()) {
+            true => &statement::RESULT_ACK,
+            false => &statement::RESULT_ACK_FAILED,
+        };
         let rows = self
             .query(
-                &statement::RESULT_ACK,
+                statement,
                 &[&owner, &ids, &tokens, &attempts, &statuses, &codes, &messages, &types, &bodies, &texts],
             )
             .await?;

@@ -38,6 +38,7 @@ statements! {
     REQUEST_STATUS = "request/status";
     REQUEST_PRUNE_SUBMISSIONS = "request/prune_submissions";
     RESULT_ACK = "result/ack";
+    RESULT_ACK_FAILED = "result/ack_failed";
     RESULT_POP = "result/pop";
     RESULT_LEASE = "result/lease";
     RESULT_ACK_LEASED = "result/ack_leased";
@@ -110,6 +111,7 @@ statements! {
     MIGRATION_CREATE_SCHEMA = "migration/create_schema";
     MIGRATION_APPLY_GRANTS = "migration/apply_grants";
     MIGRATION_OUTSTANDING_GRANTS = "migration/outstanding_grants";
+    MAINTENANCE_CLAIM = "maintenance/claim";
     MAINTENANCE_PASS = "maintenance/pass";
     MAINTENANCE_VACUUM_REQUESTS = "maintenance/vacuum_requests";
     MAINTENANCE_VACUUM_RESULTS = "maintenance/vacuum_results";

@@ -10,13 +10,14 @@ use tokio_util::sync::CancellationToken;
 use super::{Dispatcher, Readiness, Running, StartError, Stops, follow};
 use crate::{
     backend::Backend,
-    beat::{beat, clean_up},
+    beat::beat,
     cancellation::Cancellations,
     config::{ConfigError, DispatcherConfig, QueueConfig},
     consumer::{Consumer, ConsumerOptions},
     feed::{Feeder, FeederOptions},
     gate::{self, Building, Gate},
     job::Served,
+    maintenance::maintain,
     pool::Pool,
     quota::QuotaClient,
     retry::RetryPolicy,
@@ -71,7 +72,7 @@ pub(super) async fn start(
         .map(|pool| (Arc::clone(&pool), tokio::spawn(pool.run(stop.working.clone()))))
         .collect();
     tokio::spawn(everything.clone().run_until_cancelled_owned(follow(beats, changed, readiness.clone())));
-    tokio::spawn(clean_up(store, config.submission_retention, stop.feeding.clone()));
+    tokio::spawn(maintain(store, owner.clone(), config.submission_retention, stop.feeding.clone()));
     Ok(Dispatcher {
         owner,
         readiness,
