@@ -12,11 +12,14 @@
 mod commands;
 mod configuration;
 mod containers;
+mod dead_letters;
 mod fleet;
 mod health;
 mod installation;
 mod kills;
+mod messages;
 mod process;
+mod queues;
 mod quota;
 mod serve;
 mod tour;

@@ -19,8 +19,8 @@ use crate::{
 /// Look at dead letters, send them on again, or throw them away
 ///
 /// A message is dead when it was received too often without success (MaxDeliveryCountExceeded), expired
-/// (TTLExpired), or was rejected by its receiver, for a reason that it gave (AppRequested if it gave none). Dead letters are kept for 14 days
-/// unless the queue says otherwise.
+/// (TTLExpired), or was rejected by its receiver, for a reason that it gave (AppRequested if it gave none). Dead
+/// letters are kept for 14 days unless the queue says otherwise.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -46,10 +46,10 @@ pub(crate) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
 #[derive(Debug, clap::Args)]
 struct Which {
     /// So many at most, oldest first
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
     /// Only those that have been dead so long
-    #[arg(long, value_name = "DURATION", value_parser = read_duration)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = read_duration)]
     older_than: Option<Duration>,
     /// Every one there is; needed where neither --max nor --older-than is given
     #[arg(long, conflicts_with_all = ["max", "older_than"])]
@@ -57,7 +57,8 @@ struct Which {
 }
 
 impl Which {
-    /// All is only what was asked for as that: otherwise this ends the program, as a command line that is not understood.
+    /// All is only what was asked for as that: otherwise this ends the program, as a command line that is not
+    /// understood.
     fn check(&self, verb: &str) {
         if self.max.is_none() && self.older_than.is_none() && !self.all {
             let message = format!(

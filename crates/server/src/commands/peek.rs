@@ -14,8 +14,8 @@ const PAGE: u64 = 1000;
 
 /// Look at messages without touching them, as JSON lines
 ///
-/// In sequence order, whatever their state: active (they wait for a receiver, or for their group's turn), locked (a receiver
-/// has them), scheduled (they wait for their time), deferred (a receiver put them aside), dead. Nothing is
+/// In sequence order, whatever their state: active (they wait for a receiver, or for their group's turn), locked (a
+/// receiver has them), scheduled (they wait for their time), deferred (a receiver put them aside), dead. Nothing is
 /// locked, counted or changed. A body that is text is the string `body`, any other is `body_base64`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -26,10 +26,10 @@ const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
 /// Receive messages from a queue or subscription, as JSON lines
 ///
-/// Lowest seq first, and of a group one after the other. At least once: a message is locked, written to stdout, and only then completed. When this
-/// program is killed in between, it comes again when the lock has lapsed. A reader that goes away, as `head` does, is no
-/// failure; the batch that could not be written is abandoned: it comes again at once, and this counts as a delivery.
-/// While a slow reader reads, locks are renewed.
+/// Lowest seq first, and of a group one after the other. At least once: a message is locked, written to stdout, and
+/// only then completed. When this program is killed in between, it comes again when the lock has lapsed. A reader
+/// that goes away, as `head` does, is no failure; the batch that could not be written is abandoned: it comes again
+/// at once, and this counts as a delivery. While a slow reader reads, locks are renewed.
 ///
 /// A body that is text is the string `body`, any other is `body_base64`. Where a message
 /// has a reply_to, a result without a body is recorded on that route when it is completed.
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
     /// How long to wait for the first message
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = read_duration, conflicts_with = "follow")]
+    #[arg(long, value_name = "DURATION", default_value = "0s", allow_hyphen_values = true, value_parser = read_duration, conflicts_with = "follow")]
     wait: Duration,
     /// Go on waiting for more, until SIGINT or SIGTERM
     #[arg(long)]

@@ -29,12 +29,13 @@ use line::Line;
 ///
 /// Prints a JSON line {"seq"} for each: its sequence number; of a topic, the lowest of the copies' numbers; of a
 /// repeat within the queue's deduplication window, the first one's. It is 0 where nothing was put anywhere: no
-/// subscription accepted it, or its id was accepted before with another body (which, without --file or --at, is an error).
+/// subscription accepted it, or its id was accepted before with another body (which, without --file or --at, is an
+/// error).
 ///
 /// A file holds a JSON object a line, with any of: body (any JSON value, sent as its text stands in the line) or
-/// body_base64 (bytes), message_id, group_id, correlation_id, reply_to, subject, content_type, properties, ttl, at. What the
-/// options say counts for lines that do not say it. Lines are sent in their order, 1000 to a transaction. When that
-/// fails or is interrupted, stderr says up to which line everything was sent.
+/// body_base64 (bytes), message_id, group_id, correlation_id, reply_to, subject, content_type, properties, ttl, at.
+/// What the options say counts for lines that do not say it. Lines are sent in their order, 1000 to a transaction.
+/// When that fails or is interrupted, stderr says up to which line everything was sent.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -77,7 +78,7 @@ pub(crate) struct Args {
     #[arg(long = "property", value_name = "KEY=VALUE", value_parser = read_pair)]
     properties: Vec<(String, String)>,
     /// How long it may be delivered, from when it becomes visible; capped by the queue's own
-    #[arg(long, value_name = "DURATION", value_parser = read_duration)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = read_duration)]
     ttl: Option<Duration>,
     /// Not received before: from now (5m), or a time
     #[arg(long, value_name = "WHEN")]

@@ -6,9 +6,9 @@ use crate::{cli::Global, exit};
 
 /// Give back the space of messages and requests that are gone
 ///
-/// Vacuums the tables whose rows come and go, of all queues, one after the other; nobody is held up. Postgres does so by itself;
-/// this is for after a large backlog. Needs the role that owns the tables, or one that may vacuum them: others are
-/// told so by a warning in Postgres's log, and nothing happens.
+/// Vacuums the tables whose rows come and go, of all queues, one after the other; nobody is held up. Postgres does
+/// so by itself; this is for after a large backlog. Needs the role that owns the tables, or one that may vacuum
+/// them: others are told so by a warning in Postgres's log, and nothing happens.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
