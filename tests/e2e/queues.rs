@@ -13,7 +13,7 @@ async fn config_of(installation: &Installation, queue: &str) -> Value {
 }
 
 #[tokio::test]
-async fn create_sets_everything_and_configure_what_it_is_told() {
+async fn create_sets_everything_and_what_is_listed_can_be_given_to_another() {
     let installation = Installation::new().await;
     let ran = installation.run(&["queue", "list"]).await.good();
     assert!(ran.stdout.is_empty() && ran.stderr.contains("no queue yet"), "{}", ran.stderr);
@@ -73,10 +73,18 @@ async fn create_sets_everything_and_configure_what_it_is_told() {
         assert_eq!(config[name], value, "{name}");
     }
 
-    // What is listed can be given to another.
     installation.run(&["queue", "create", "copy", "--config", &config.to_string()]).await.good();
     assert_eq!(config_of(&installation, "copy").await, config);
+    installation.run(&["queue", "create", "q"]).await.good();
+    let config = config_of(&installation, "q").await;
+    assert_eq!(json!([config["max_deliveries"], config["ttl"]]), json!([10, null]), "back to the defaults");
+}
 
+#[tokio::test]
+async fn configure_changes_what_it_is_told() {
+    let installation = Installation::new().await;
+    let create = ["queue", "create", "q", "--max-deliveries", "3", "--ttl", "1h", "--dead-letters", "off"];
+    installation.run(&create).await.good();
     let set = ["lock_time=5s", "dead_letters=on", "ttl=default", "dedup_window=off", "tenant_attributes=a,b"];
     installation.run(&[&["queue", "configure", "q"], &set[..]].concat()).await.good();
     let changed = config_of(&installation, "q").await;
