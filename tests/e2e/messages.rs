@@ -225,6 +225,27 @@ async fn receive_follows_a_queue_until_it_is_interrupted() {
     one.ended_with(0).await;
 }
 
+/// A first signal waits for the reader, whose messages are then completed; a second one does not.
+#[tokio::test]
+async fn a_second_signal_ends_a_receive_whose_reader_is_stuck() {
+    let installation = with_queue(&["--lock-time", "1s"]).await;
+    send_more_than_a_pipe_holds(&installation).await;
+    let mut receive = unread(&installation, &["receive", "q", "--follow"]);
+    until("all are locked", PATIENCE, async || stats(&installation).await["locked"] == 3).await;
+    let pid = receive.id().to_string();
+    let mut code = None;
+    until("it has ended", PATIENCE, async || {
+        Command::new("kill").args(["-s", "INT", &pid]).status().unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        code = receive.try_wait().unwrap().map(|status| status.code());
+        code.is_some()
+    })
+    .await;
+    assert_eq!(code, Some(Some(8)));
+    let again = installation.run(&["receive", "q", "--wait", "1m"]).await.good().lines();
+    assert_eq!(again.len(), 3);
+}
+
 #[tokio::test]
 async fn receive_waits_for_the_first_message_only() {
     let installation = with_queue(&[]).await;

@@ -29,10 +29,11 @@ const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 /// Lowest seq first, and of a group one after the other. At least once: a message is locked, written to stdout, and
 /// only then completed. When this program is killed in between, it comes again when the lock has lapsed. A reader
 /// that goes away, as `head` does, is no failure; the batch that could not be written is abandoned: it comes again
-/// at once, and this counts as a delivery. While a slow reader reads, locks are renewed.
+/// at once, and this counts as a delivery. While a slow reader reads, locks are renewed; a second SIGINT or SIGTERM
+/// does not wait for it.
 ///
-/// A body that is text is the string `body`, any other is `body_base64`. Where a message
-/// has a reply_to, a result without a body is recorded on that route when it is completed.
+/// A body that is text is the string `body`, any other is `body_base64`. Where a message has a reply_to, a result
+/// without a body is recorded on that route when it is completed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -62,10 +63,9 @@ pub(crate) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     let mode = if args.delete { ReceiveMode::ReceiveAndDelete } else { ReceiveMode::PeekLock };
     let mut consumer = Consumer { store, queue: &args.queue, mode, left, reader_gone: false };
     if args.follow {
-        consumer.follow().await?;
-    } else {
-        consumer.empty(args.wait).await?;
+        return consumer.follow().await;
     }
+    consumer.empty(args.wait).await?;
     Ok(exit::OK)
 }
 
@@ -117,7 +117,7 @@ impl Consumer<'_> {
         Ok(())
     }
 
-    async fn follow(&mut self) -> anyhow::Result<()> {
+    async fn follow(&mut self) -> anyhow::Result<u8> {
         let mut signals = Signals::catch()?;
         let receiver = Receiver::new(&self.store, self.queue);
         let mut stopping = false;
@@ -134,7 +134,22 @@ impl Consumer<'_> {
                 }
             };
             match messages {
-                Ok(messages) => self.hand_over(&messages).await.or_else(survive)?,
+                Ok(messages) => {
+                    let handing = self.hand_over(&messages);
+                    tokio::pin!(handing);
+                    loop {
+                        tokio::select! {
+                            handed = &mut handing => break handed.or_else(survive)?,
+                            signal = signals.next() => {
+                                if stopping {
+                                    eprintln!("{signal}: what was not read comes again when its locks have lapsed");
+                                    return Ok(exit::KILLED);
+                                }
+                                stopping = true;
+                            }
+                        }
+                    }
+                }
                 Err(StoreError::Closed(_)) => {}
                 Err(error) => {
                     survive(anyhow::Error::new(error).context("no messages can be had"))?;
@@ -145,7 +160,7 @@ impl Consumer<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(exit::OK)
     }
 
     /// Writes a batch and completes it, or gives it back.
