@@ -70,15 +70,17 @@ BEGIN
     WITH gone AS (
         DELETE FROM requests r WHERE r.ctid = ANY (tids)
         RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled' WHEN r.deadline <= clock_timestamp() THEN 'TTLExpired'
-            ELSE coalesce(bury.reason, 'MaxDeliveryCountExceeded') END AS why
+            WHEN bury.reason IS NOT NULL THEN 'Rejected' ELSE 'MaxDeliveryCountExceeded' END AS why
     ), kept AS (
         INSERT INTO dead_letters (seq, queue_id, dead_at, enqueued_at, visible_at, expires_at, deliveries, answered, id, token,
             group_id, group_given, route, correlation_id, subject, content_type, reason, description, ttl, headers, metadata,
             payload)
-        SELECT g.seq, g.queue_id, clock_timestamp(), g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
+        SELECT g.seq, g.queue_id, CASE g.why WHEN 'TTLExpired' THEN g.deadline
+                WHEN 'MaxDeliveryCountExceeded' THEN least(g.locked_until, clock_timestamp()) ELSE clock_timestamp() END, g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
             CASE WHEN isfinite(g.deadline) THEN g.deadline END, g.deliveries, g.answered, g.id, g.token, g.group_id,
-            g.group_given, g.route, g.correlation_id, g.subject, g.content_type, g.why, CASE g.why
-                WHEN bury.reason THEN bury.description
+            g.group_given, g.route, g.correlation_id, g.subject, g.content_type,
+            CASE g.why WHEN 'Rejected' THEN bury.reason ELSE g.why END, CASE g.why
+                WHEN 'Rejected' THEN bury.description
                 WHEN 'TTLExpired' THEN 'it had expired'
                 ELSE format('delivered %s times without success', g.deliveries) END,
             g.ttl, g.headers, g.metadata, g.payload
