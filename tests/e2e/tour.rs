@@ -112,16 +112,23 @@ async fn every_statement_of_the_readmes_tour_runs() {
 #[tokio::test]
 async fn the_examples_of_the_sql_reference_run() {
     let installation = Installation::new().await;
+    for statement in ["SELECT create_queue('orders')", "SELECT send('orders', 'x')"] {
+        rows(&installation, statement).await;
+    }
     let blocks = code_blocks(&read("docs/sql.md"), "sql");
-    let mut at = String::new();
+    let (mut at, mut lock) = (String::new(), String::new());
     let mut ran = 0;
     for statement in blocks.iter().flat_map(|block| statements(block)) {
         let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let statement = statement.replace("00-…", trace).replace("…at…", &at);
+        let statement = statement.replace("17, '…lock_token…'", &lock);
         assert!(!statement.contains('…'), "nothing is filled in for this ellipsis: {statement}");
         let found = rows(&installation, &statement).await;
         assert_eq!(found.len(), 1, "{statement}");
         let first = found[0][0].as_deref();
+        if statement.contains("receive(") {
+            lock = format!("{}, '{}'", first.unwrap(), found[0][1].as_deref().unwrap());
+        }
         match statement.split(['.', '(']).find(|word| word.starts_with("quota_")) {
             Some("quota_acquire" | "quota_admit_parts") => assert_eq!(first, Some("1"), "{statement}"),
             Some("quota_renew" | "quota_delete") => assert_eq!(first, Some("t"), "{statement}"),
@@ -133,7 +140,8 @@ async fn the_examples_of_the_sql_reference_run() {
         }
         ran += 1;
     }
-    assert_eq!(ran, 16, "of the reference's statements");
+    assert_eq!(ran, 18, "of the reference's statements");
+    assert_eq!(rows(&installation, "SELECT FROM peek('orders')").await.len(), 0, "completed");
     assert_eq!(installation.value::<i64>("SELECT count(*) FROM requests", &[]).await, 1);
     let settled = "SELECT sum(count)::bigint FROM quota_admissions_of('tokens:userid:alice')";
     assert_eq!(installation.value::<i64>(settled, &[]).await, 800);

@@ -7,7 +7,7 @@ pub(crate) mod file;
 use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use tokio::io::AsyncReadExt;
 
@@ -33,7 +33,7 @@ pub(crate) fn read_pair(text: &str) -> Result<(String, String), String> {
 ///
 /// # Errors
 /// What is wrong with it, for people.
-pub(crate) fn read_line<'a, T: Deserialize<'a>>(text: &'a str) -> Result<Option<T>, String> {
+pub(crate) fn read_line<T: DeserializeOwned>(text: &str) -> Result<Option<T>, String> {
     if text.trim().is_empty() {
         return Ok(None);
     }
@@ -46,19 +46,21 @@ pub(crate) fn read_line<'a, T: Deserialize<'a>>(text: &'a str) -> Result<Option<
 }
 
 /// For a field whose JSON is taken as it stands: `null` is a value like any other.
-pub(crate) fn present<'de: 'a, 'a, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<&'a RawValue>, D::Error> {
+pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
 }
 
-/// The bytes of a field `name`, whose text counts as it stands in the line, or of `name`_base64.
+/// The bytes of a field `name`, whose text counts as it stands there, or of `name`_base64.
 ///
 /// # Errors
 /// When neither or both are given, or the latter is no base64.
-pub(crate) fn bytes_of(name: &str, raw: Option<&RawValue>, base64: Option<&str>) -> Result<Bytes, String> {
+pub(crate) fn bytes_of(
+    name: &str,
+    raw: Option<Box<RawValue>>,
+    base64: Option<String>,
+) -> Result<Bytes, String> {
     match (raw, base64) {
-        (Some(raw), None) => Ok(Bytes::copy_from_slice(raw.get().as_bytes())),
+        (Some(raw), None) => Ok(Bytes::from(String::from(Box::<str>::from(raw)))),
         (None, Some(text)) => {
             BASE64_STANDARD.decode(text).map(Bytes::from).map_err(|error| format!("{name}_base64: {error}"))
         }

@@ -3,6 +3,7 @@
 //! What each command does is in `commands/`, one file each. Data goes to stdout, everything else to stderr.
 
 mod age;
+mod api;
 mod cli;
 mod commands;
 mod config;
@@ -13,7 +14,9 @@ mod input;
 mod metrics;
 mod monitor;
 mod output;
+mod route;
 mod signals;
+mod submission;
 mod table;
 mod telemetry;
 mod when;

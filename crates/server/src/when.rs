@@ -6,6 +6,13 @@ use anyhow::Context;
 use jiff::Timestamp;
 use leasehold_store::Store;
 use serde::{Deserialize, Deserializer, de};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        RefOr,
+        schema::{KnownFormat, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, Type},
+    },
+};
 
 /// A time, or a while from now.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +41,20 @@ impl<'de> Deserialize<'de> for When {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
+
+impl PartialSchema for When {
+    fn schema() -> RefOr<Schema> {
+        let text = || ObjectBuilder::new().schema_type(Type::String);
+        let time = text().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)));
+        OneOfBuilder::new().item(time).item(text().pattern(Some(DURATION_PATTERN))).into()
+    }
+}
+
+impl ToSchema for When {}
+
+/// The plain form of a duration of at most a year. More is understood: `1h 30m`, `1.5s`.
+pub(crate) const DURATION_PATTERN: &str =
+    "^([0-9]{1,7}(ms|s)|[0-9]{1,5}m|[0-7]?[0-9]{1,3}h|([12]?[0-9]{1,2}|3[0-5][0-9]|36[0-5])d)$";
 
 /// The database's clock, asked at most once, and only where a time is reckoned from now.
 pub(crate) struct Clock<'a> {

@@ -1,8 +1,6 @@
 //! `leasehold enqueue`: one request from the command line, or a file of them.
 //!
-//! What a line of a file may say is in `enqueue/line.rs`.
-
-mod line;
+//! What a line of a file may say is in `submission.rs`.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -20,10 +18,9 @@ use crate::{
         read_pair,
     },
     output,
+    submission::Submission,
     when::{Clock, When},
 };
-
-use line::Line;
 
 /// Enqueue one request, or a file of them
 ///
@@ -103,7 +100,7 @@ async fn run_one(store: &Store, args: Args) -> anyhow::Result<u8> {
 async fn enqueue_lines(
     store: &Store,
     args: &Args,
-    lines: Vec<Numbered<Line>>,
+    lines: Vec<Numbered<Submission>>,
 ) -> anyhow::Result<Vec<Enqueued>> {
     let mut clock = Clock::new(store);
     let defaults = args.defaults(&mut clock).await?;

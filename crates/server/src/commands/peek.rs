@@ -3,11 +3,7 @@
 use anyhow::Context;
 use leasehold_store::{MessageState, PeekedMessage, Store};
 
-use crate::{
-    cli::Global,
-    exit,
-    output::{self, message::PeekedLine},
-};
+use crate::{api::PeekedJson, cli::Global, exit, output};
 
 /// Messages looked at in one statement.
 const PAGE: u64 = 1000;
@@ -42,7 +38,7 @@ pub(crate) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     let state = args.state.as_deref().map(str::parse).transpose()?;
     let mut pages = Pages { store: &store, queue: &args.queue, from: args.from, state, left: args.max };
     while let Some(messages) = pages.next().await? {
-        match output::hand_over(&output::json_lines(messages.iter().map(PeekedLine::of))?).await {
+        match output::hand_over(&output::json_lines(messages.iter().map(PeekedJson::of))?).await {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
             written => written.context("stdout cannot be written")?,
         }

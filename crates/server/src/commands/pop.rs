@@ -3,19 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use jiff::Timestamp;
-use leasehold_store::{Bell, Listener, ResultRow, Store};
-use serde::Serialize;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, interval_at},
-};
+use leasehold_store::{Listener, ResultRow, Store};
 
 use crate::{
     cli::{Global, read_duration},
     database::survive,
-    exit,
-    output::{self, Body},
+    exit, output,
+    route::{ResultJson, RouteBell},
     signals::Signals,
 };
 
@@ -23,11 +17,6 @@ use crate::{
 const DEFAULT_MAX: u64 = 100;
 /// Results leased at a time.
 const BATCH: u64 = 500;
-/// How often a route is looked at although nothing rang.
-const FALLBACK_POLL: Duration = Duration::from_secs(5);
-/// How often the route is asked again to ring: it does so for a minute.
-const LISTEN_AGAIN: Duration = Duration::from_secs(30);
-
 /// Take results off a route, as JSON lines
 ///
 /// Lowest seq first. At least once: a result is leased, written to stdout, and only then removed. When this program or its reader ends
@@ -84,11 +73,8 @@ impl Poller<'_> {
     async fn follow(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::catch()?;
         let listener = Listener::start(&self.store);
-        let channel =
-            self.store.listen_results(self.route).await.context("the route cannot be listened to")?;
-        let mut bells = listener.subscribe(&channel).await?;
-        let mut asked = Instant::now();
-        let mut fallback = interval_at(Instant::now() + FALLBACK_POLL, FALLBACK_POLL);
+        let refused = "the route cannot be listened to";
+        let mut bell = RouteBell::subscribe(&self.store, &listener, self.route).await.context(refused)?;
         loop {
             // Not cancelled by a signal: a batch that is leased is written and acked first.
             self.empty().await.or_else(survive)?;
@@ -96,15 +82,10 @@ impl Poller<'_> {
                 return Ok(());
             }
             tokio::select! {
-                () = rung(&mut bells) => {}
-                _ = fallback.tick() => {}
+                () = bell.rung() => {}
                 _ = signals.next() => return Ok(()),
             }
-            if asked.elapsed() >= LISTEN_AGAIN {
-                let again = self.store.listen_results(self.route).await;
-                again.map(|_| ()).context("the route cannot be listened to").or_else(survive)?;
-                asked = Instant::now();
-            }
+            bell.keep().await.context(refused).or_else(survive)?;
         }
     }
 
@@ -130,7 +111,7 @@ impl Poller<'_> {
     async fn hand_over(&mut self, rows: &[ResultRow]) -> anyhow::Result<()> {
         let Some(lease) = rows.first().and_then(|row| row.lease) else { return Ok(()) };
         let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
-        match output::hand_over(&output::json_lines(rows.iter().map(Printed::of))?).await {
+        match output::hand_over(&output::json_lines(rows.iter().map(ResultJson::of))?).await {
             Ok(()) => {
                 let acked = self.store.ack_results(self.route, lease, &seqs).await;
                 let acked = acked.context("results were printed, but not removed: they come again")?;
@@ -157,65 +138,15 @@ impl Poller<'_> {
     }
 }
 
-/// Waits for a bell, and takes all that wait.
-async fn rung(bells: &mut mpsc::Receiver<Bell>) {
-    if bells.recv().await.is_none() {
-        // The listener is gone with its runtime; the fallback remains.
-        std::future::pending::<()>().await;
-    }
-    while bells.try_recv().is_ok() {}
-}
-
-#[derive(Serialize)]
-struct Printed<'a> {
-    seq: i64,
-    id: &'a str,
-    token: &'a str,
-    queue: &'a str,
-    status: Option<i32>,
-    code: Option<&'a str>,
-    message: Option<&'a str>,
-    content_type: Option<&'a str>,
-    #[serde(flatten)]
-    body: Body<'a>,
-    attempt: i64,
-    deliveries: i32,
-    enqueued_at: Timestamp,
-    dispatched_at: Option<Timestamp>,
-    finished_at: Timestamp,
-    expires_at: Option<Timestamp>,
-}
-
-impl<'a> Printed<'a> {
-    fn of(row: &'a ResultRow) -> Self {
-        Self {
-            seq: row.seq,
-            id: &row.id,
-            token: &row.token,
-            queue: &row.queue,
-            status: row.status,
-            code: row.code.as_deref(),
-            message: row.message.as_deref(),
-            content_type: row.content_type.as_deref(),
-            body: Body::of(row.body.as_deref()),
-            attempt: row.attempt,
-            deliveries: row.deliveries,
-            enqueued_at: row.enqueued_at,
-            dispatched_at: row.dispatched_at,
-            finished_at: row.finished_at,
-            expires_at: row.expires_at,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use jiff::Timestamp;
     use serde_json::Value;
 
     use super::*;
 
-    fn printed(body: Option<&'static str>) -> Value {
+    fn printed(body: Option<&'static [u8]>) -> Value {
         let row = ResultRow {
             seq: 7,
             id: "q-1".into(),
@@ -225,7 +156,7 @@ mod tests {
             code: None,
             message: None,
             content_type: Some("application/json".into()),
-            body: body.map(Bytes::from),
+            body: body.map(Bytes::from_static),
             attempt: 3,
             deliveries: 1,
             enqueued_at: Timestamp::UNIX_EPOCH,
@@ -235,13 +166,22 @@ mod tests {
             lease: None,
             leased_until: None,
         };
-        serde_json::to_value(Printed::of(&row)).unwrap()
+        serde_json::to_value(ResultJson::of(&row)).unwrap()
+    }
+
+    #[test]
+    fn a_body_is_text_where_it_can_be() {
+        assert_eq!(printed(Some(b"{\"a\":1}"))["body"], "{\"a\":1}");
+        assert_eq!(printed(Some(b""))["body"], "");
+        let bytes = printed(Some(b"\xff\x00"));
+        assert_eq!((&bytes["body_base64"], bytes.get("body")), (&Value::from("/wA="), None));
+        let none = printed(None);
+        assert!(none.get("body").is_none() && none.get("body_base64").is_none());
     }
 
     #[test]
     fn times_are_rfc_3339_and_what_is_absent_is_null() {
-        let row = printed(Some("{}"));
-        assert_eq!(row["body"], "{}");
+        let row = printed(None);
         assert_eq!(row["enqueued_at"], "1970-01-01T00:00:00Z");
         assert_eq!((&row["dispatched_at"], &row["code"]), (&Value::Null, &Value::Null));
     }

@@ -3,10 +3,11 @@
 use leasehold_store::{MessageState, PeekedMessage};
 
 use crate::{
+    api::PeekedJson,
     cli::Global,
     commands::peek::Pages,
     exit,
-    output::{json_lines, message::PeekedLine, print},
+    output::{json_lines, print},
     table::{self, Align},
 };
 
@@ -41,7 +42,7 @@ pub(super) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     while let Some(letters) = pages.next().await? {
         found += letters.len() as u64;
         if args.json {
-            print(&json_lines(letters.iter().map(PeekedLine::of))?)?;
+            print(&json_lines(letters.iter().map(PeekedJson::of))?)?;
         } else {
             rows.extend(letters.iter().map(row));
         }

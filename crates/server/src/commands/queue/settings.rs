@@ -1,7 +1,5 @@
 //! Settings of a queue: how they are written on the command line, and how they are shown.
 
-use std::time::Duration;
-
 use leasehold_dispatch::duration;
 use serde_json::{Map, Value, json};
 
@@ -10,6 +8,9 @@ use crate::cli::read_duration;
 /// Settings whose value is a duration.
 const DURATIONS: [&str; 6] =
     ["lock_time", "ttl", "dedup_window", "result_ttl", "default_deadline", "dead_letter_max_age"];
+
+/// An age without bound, as the database takes it; a number without unit is of seconds there.
+const UNBOUNDED: &str = "-1";
 
 /// For options and settings that are on or off.
 pub(super) fn switch(text: &str) -> Result<Value, String> {
@@ -32,7 +33,7 @@ pub(super) fn span_or_off(text: &str) -> Result<Value, String> {
 
 /// For a duration that may be without bound.
 pub(super) fn span_or_unbounded(text: &str) -> Result<Value, String> {
-    if text == "unbounded" { Ok(json!("-1 second")) } else { span(text) }
+    if text == "unbounded" { Ok(json!(UNBOUNDED)) } else { span(text) }
 }
 
 /// For options and settings that are a count.
@@ -79,30 +80,13 @@ pub(super) fn shown(config: &Value) -> Map<String, Value> {
     config
 }
 
-/// As Postgres writes it: `7 days 01:30:00`, `00:00:01.5`. What has months or years, or is negative, is left as it is.
+/// As Postgres writes it: `7 days 01:30:00`, `00:00:01.5`. One that is negative is without bound; one of months or years
+/// is left as it is.
 fn interval(text: &str) -> String {
-    read_interval(text).map_or_else(|| text.to_owned(), duration::show)
-}
-
-fn read_interval(text: &str) -> Option<Duration> {
-    let words: Vec<&str> = text.split(' ').collect();
-    let (days, clock) = match words[..] {
-        [days, "day" | "days"] => (days.parse::<u64>().ok()?, None),
-        [days, "day" | "days", clock] => (days.parse::<u64>().ok()?, Some(clock)),
-        [clock] => (0, Some(clock)),
-        _ => return None,
-    };
-    let mut whole = Duration::from_secs(days.checked_mul(86_400)?);
-    if let Some(clock) = clock {
-        let (hours, rest) = clock.split_once(':')?;
-        let (minutes, seconds) = rest.split_once(':')?;
-        let before = hours.parse::<u64>().ok()?.checked_mul(3600)? + minutes.parse::<u64>().ok()? * 60;
-        let seconds = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-        // Microseconds are what Postgres has; a float has more digits.
-        let seconds = Duration::from_micros(u64::try_from((seconds.as_nanos() + 500) / 1000).ok()?);
-        whole = whole.checked_add(Duration::from_secs(before))?.checked_add(seconds)?;
+    if text.starts_with('-') {
+        return UNBOUNDED.to_owned();
     }
-    Some(whole)
+    duration::parse(text).map_or_else(|_| text.to_owned(), duration::show)
 }
 
 #[cfg(test)]
@@ -115,7 +99,7 @@ mod tests {
             ("lock_time", "1m", json!("60 seconds")),
             ("lock_time", "1500ms", json!("1.5 seconds")),
             ("dedup_window", "off", json!("0")),
-            ("dead_letter_max_age", "unbounded", json!("-1 second")),
+            ("dead_letter_max_age", "unbounded", json!(UNBOUNDED)),
             ("dead_letter_max_count", "unbounded", json!(-1)),
             ("dead_letters", "on", json!(true)),
             ("max_deliveries", "5", json!(5)),
@@ -139,7 +123,7 @@ mod tests {
             "result_ttl": "1 day", "dead_letter_max_age": "-00:00:01", "default_deadline": "1 mon",
             "route": "00:00:30", "max_deliveries": 5 });
         let expected = json!({ "lock_time": "30s", "ttl": "7d 1h 30m", "dedup_window": "250ms",
-            "result_ttl": "1d", "dead_letter_max_age": "-00:00:01", "default_deadline": "1 mon",
+            "result_ttl": "1d", "dead_letter_max_age": "-1", "default_deadline": "1 mon",
             "route": "00:00:30", "max_deliveries": 5 });
         let mut shown = Value::Object(shown(&config));
         for key in ["ttl", "result_ttl"] {

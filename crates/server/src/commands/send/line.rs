@@ -16,9 +16,9 @@ use crate::{
 /// A message as a line gives it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    body: Option<&'a RawValue>,
+struct Written {
+    #[serde(default, deserialize_with = "present")]
+    body: Option<Box<RawValue>>,
     body_base64: Option<String>,
     message_id: Option<String>,
     group_id: Option<String>,
@@ -73,9 +73,9 @@ impl Line {
 
 impl file::Line for Line {
     fn parse(text: &str) -> Result<Option<Self>, String> {
-        let Some(written) = read_line::<Written<'_>>(text)? else { return Ok(None) };
+        let Some(written) = read_line::<Written>(text)? else { return Ok(None) };
         Ok(Some(Self {
-            body: bytes_of("body", written.body, written.body_base64.as_deref())?,
+            body: bytes_of("body", written.body, written.body_base64)?,
             message_id: written.message_id,
             group_id: written.group_id,
             correlation_id: written.correlation_id,
