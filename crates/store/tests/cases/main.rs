@@ -18,6 +18,7 @@ mod enqueue;
 mod enqueue_races;
 mod flight;
 mod leases;
+mod messages;
 mod migrations;
 mod operators;
 mod plans;
