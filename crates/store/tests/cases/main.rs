@@ -19,6 +19,7 @@ mod enqueue_races;
 mod flight;
 mod leases;
 mod messages;
+mod message_model;
 mod migrations;
 mod operators;
 mod plans;
