@@ -70,15 +70,17 @@ BEGIN
     WITH gone AS (
         DELETE FROM requests r WHERE r.ctid = ANY (tids)
         RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled' WHEN r.deadline <= clock_timestamp() THEN 'TTLExpired'
-            ELSE coalesce(bury.reason, 'MaxDeliveryCountExceeded') END AS why
+            WHEN bury.reason IS NOT NULL THEN 'Rejected' ELSE 'MaxDeliveryCountExceeded' END AS why
     ), kept AS (
         INSERT INTO dead_letters (seq, queue_id, dead_at, enqueued_at, visible_at, expires_at, deliveries, answered, id, token,
             group_id, group_given, route, correlation_id, subject, content_type, reason, description, ttl, headers, metadata,
             payload)
-        SELECT g.seq, g.queue_id, clock_timestamp(), g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
+        SELECT g.seq, g.queue_id, CASE g.why WHEN 'TTLExpired' THEN g.deadline
+                WHEN 'MaxDeliveryCountExceeded' THEN least(g.locked_until, clock_timestamp()) ELSE clock_timestamp() END, g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
             CASE WHEN isfinite(g.deadline) THEN g.deadline END, g.deliveries, g.answered, g.id, g.token, g.group_id,
-            g.group_given, g.route, g.correlation_id, g.subject, g.content_type, g.why, CASE g.why
-                WHEN bury.reason THEN bury.description
+            g.group_given, g.route, g.correlation_id, g.subject, g.content_type,
+            CASE g.why WHEN 'Rejected' THEN bury.reason ELSE g.why END, CASE g.why
+                WHEN 'Rejected' THEN bury.description
                 WHEN 'TTLExpired' THEN 'it had expired'
                 ELSE format('delivered %s times without success', g.deliveries) END,
             g.ttl, g.headers, g.metadata, g.payload
@@ -100,12 +102,34 @@ BEGIN
 END
 $$;
 
--- What must be seen to before a look at a queue: none of it waits for a sweep.
+-- Ends at most max_rows that have expired. What a dispatcher has in hand is its own. Says how many.
+CREATE FUNCTION bury_expired(q queues, max_rows int) RETURNS bigint
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    at timestamptz := clock_timestamp(); -- a value, so that the index is read up to it and no further
+BEGIN
+    RETURN bury(q, ARRAY(SELECT r.ctid FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.deadline < 'infinity'
+            AND r.deadline <= at AND (r.epoch <= 0 OR NOT EXISTS (SELECT FROM partitions p
+                WHERE p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.epoch = r.epoch
+                    AND p.lease_expires_at > at))
+        ORDER BY r.queue_id, r.deadline LIMIT max_rows FOR UPDATE OF r SKIP LOCKED));
+END
+$$;
+
+-- What must be seen to before a look at a queue: none of it waits for a sweep. One that has expired while it was deferred or
+-- parked still stands in its group's way.
 CREATE FUNCTION tend(q queues) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    at timestamptz := clock_timestamp();
 BEGIN
     IF q.adopting IS NOT NULL THEN
         PERFORM adopt(q);
+    END IF;
+    IF EXISTS (SELECT FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.deadline < 'infinity'
+            AND r.deadline <= at) THEN
+        PERFORM bury_expired(q, 100);
     END IF;
     PERFORM promote_due(q.queue_id, 1000), check_groups(q.queue_id);
 END

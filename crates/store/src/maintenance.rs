@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The tables whose rows come and go, each with its plain and its full form.
-static HOT_TABLES: [(&str, &Statement, &Statement); 4] = [
+static HOT_TABLES: [(&str, &Statement, &Statement); 8] = [
     ("requests", &statement::MAINTENANCE_VACUUM_REQUESTS, &statement::MAINTENANCE_REWRITE_REQUESTS),
     ("results", &statement::MAINTENANCE_VACUUM_RESULTS, &statement::MAINTENANCE_REWRITE_RESULTS),
     ("submissions", &statement::MAINTENANCE_VACUUM_SUBMISSIONS, &statement::MAINTENANCE_REWRITE_SUBMISSIONS),
@@ -20,6 +20,10 @@ static HOT_TABLES: [(&str, &Statement, &Statement); 4] = [
         &statement::MAINTENANCE_VACUUM_DEAD_LETTERS,
         &statement::MAINTENANCE_REWRITE_DEAD_LETTERS,
     ),
+    ("receipts", &statement::MAINTENANCE_VACUUM_RECEIPTS, &statement::MAINTENANCE_REWRITE_RECEIPTS),
+    ("dedup", &statement::MAINTENANCE_VACUUM_DEDUP, &statement::MAINTENANCE_REWRITE_DEDUP),
+    ("replays", &statement::MAINTENANCE_VACUUM_REPLAYS, &statement::MAINTENANCE_REWRITE_REPLAYS),
+    ("groups", &statement::MAINTENANCE_VACUUM_GROUPS, &statement::MAINTENANCE_REWRITE_GROUPS),
 ];
 
 impl Store {

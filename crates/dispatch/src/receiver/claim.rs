@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, ring::Watch};
+use super::Shared;
 
 /// Messages in one look at most.
 const LARGEST_CLAIM: usize = 256;
@@ -29,7 +29,6 @@ pub(super) struct Claims<'a> {
     pub(super) shared: &'a Shared,
     pub(super) free: Arc<Semaphore>,
     pub(super) stop: &'a CancellationToken,
-    pub(super) watch: Watch<'a>,
 }
 
 impl Claims<'_> {
@@ -37,7 +36,7 @@ impl Claims<'_> {
     ///
     /// # Errors
     /// What the next look would say as well.
-    pub(super) async fn next(&mut self) -> Result<Option<Claim>, Error> {
+    pub(super) async fn next(&self) -> Result<Option<Claim>, Error> {
         let reserved = tokio::select! {
             biased;
             () = self.stopped() => return Ok(None),
@@ -45,9 +44,10 @@ impl Claims<'_> {
         };
         // It is never closed.
         let Ok(mut workers) = reserved else { return Ok(None) };
+        let mut watch = self.shared.ring.watch();
         loop {
             self.reserve_more(&mut workers);
-            self.watch.about_to_look();
+            watch.about_to_look();
             let Some((messages, sent)) = self.look(workers.num_permits()).await? else { return Ok(None) };
             if !messages.is_empty() {
                 return Ok(Some(Claim { messages, workers, sent }));
@@ -57,7 +57,7 @@ impl Claims<'_> {
                 biased;
                 () = stop.cancelled() => return Ok(None),
                 () = closing.cancelled() => return Ok(None),
-                () = self.watch.rest(Duration::MAX) => {}
+                () = watch.rest(Duration::MAX) => {}
             }
         }
     }

@@ -129,7 +129,7 @@ impl Receiver {
             handler,
             retry_delay: options.retry_delay,
         });
-        let mut claims = Claims { shared: &self.shared, free, stop: &stop, watch: self.shared.ring.watch() };
+        let claims = Claims { shared: &self.shared, free, stop: &stop };
         let mut workers = JoinSet::new();
         let result = loop {
             let Claim { messages, workers: mut reserved, sent } = match claims.next().await {

@@ -7,7 +7,6 @@ mod attempts;
 mod batches;
 mod bounds;
 mod crash;
-mod dead_letters;
 mod dedup;
 mod deletion;
 mod dispatching;
@@ -27,6 +26,7 @@ mod settling;
 mod topics;
 mod transactions;
 mod ttl;
+mod typed;
 mod verbatim;
 mod waking;
 

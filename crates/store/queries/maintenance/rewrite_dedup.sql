@@ -1,0 +1,2 @@
+-- leasehold_store::Store::compact
+VACUUM (FULL, ANALYZE) dedup
