@@ -278,13 +278,14 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     q queues := find_receivers(queue);
+    soonest timestamptz;
 BEGIN
-    RETURN greatest(least(
+    soonest := least(
         (SELECT r.due_at FROM requests r WHERE r.queue_id = q.queue_id AND NOT r.ready AND r.due_at IS NOT NULL
             ORDER BY r.due_at LIMIT 1),
         (SELECT min(CASE WHEN h.epoch = 0 THEN clock_timestamp() ELSE h.locked_until END) FROM (
             SELECT r.epoch, r.locked_until FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready
-            ORDER BY r.queue_id, r.ready, r.seq LIMIT 1000) AS h)
-        ) - clock_timestamp(), interval '0');
+            ORDER BY r.queue_id, r.ready, r.seq LIMIT 1000) AS h));
+    RETURN CASE WHEN soonest IS NOT NULL THEN greatest(soonest - clock_timestamp(), interval '0') END;
 END
 $$;

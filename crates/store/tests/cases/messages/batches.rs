@@ -97,11 +97,15 @@ async fn a_hundred_thousand_are_redriven_each_chunk_whole() {
     let took = started.elapsed();
     assert_eq!((site.count("requests").await, site.count("dead_letters").await), (100_000, 0));
     // A thousand in each transaction, all of each with the transaction's id, and every number as it was.
-    let chunks: Vec<i64> =
-        site.value("SELECT array_agg(n) FROM (SELECT count(*) AS n FROM requests GROUP BY xmin) AS c", &[]).await;
+    let chunks: Vec<i64> = site
+        .value("SELECT array_agg(n) FROM (SELECT count(*) AS n FROM requests GROUP BY xmin) AS c", &[])
+        .await;
     assert_eq!(chunks, vec![1000; 100]);
     let kept: bool = site
-        .value("SELECT min(seq) = $1 AND max(seq) = $1 + 99999 AND count(DISTINCT seq) = 100000 FROM requests", &[&first])
+        .value(
+            "SELECT min(seq) = $1 AND max(seq) = $1 + 99999 AND count(DISTINCT seq) = 100000 FROM requests",
+            &[&first],
+        )
         .await;
     assert!(kept);
     assert!(took.as_secs() < 60, "{took:?}");

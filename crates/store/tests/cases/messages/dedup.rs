@@ -60,7 +60,8 @@ async fn conflicting_duplicate_takes_slot_zero_and_alone_is_an_error() {
 #[tokio::test]
 async fn window_holds_within_one_batch() {
     let site = deduplicating().await;
-    let batch = [identified("i", "a"), identified("i", "a"), identified("i", "b"), message("c"), message("c")];
+    let batch =
+        [identified("i", "a"), identified("i", "a"), identified("i", "b"), message("c"), message("c")];
     let slots = site.store.send("q", &batch).await.unwrap();
     assert_eq!((slots[1], slots[2], slots[4]), (slots[0], 0, slots[3]));
     assert_eq!(bodies(&site.drain(10).await), ["a", "c"]);

@@ -124,7 +124,14 @@ async fn deferred_in_the_middle_lets_nothing_past_and_frees_what_is_behind() {
 async fn dead_completed_rejected_or_expired_head_frees_its_successor_at_once() {
     let site = site_with(json!({ "max_deliveries": 1 })).await;
     let seqs = site
-        .send_grouped(&[("g", "completed"), ("g", "rejected"), ("g", "exhausted"), ("g", "lapsed"), ("g", "expired"), ("g", "last")])
+        .send_grouped(&[
+            ("g", "completed"),
+            ("g", "rejected"),
+            ("g", "exhausted"),
+            ("g", "lapsed"),
+            ("g", "expired"),
+            ("g", "last"),
+        ])
         .await;
     let head = site.receive_one().await;
     site.complete(&head).await;
@@ -246,12 +253,16 @@ async fn group_is_required_where_the_queue_is_ordered_by_it() {
         let Error::GroupRequired(says) = error else { panic!("{error:?}") };
         assert!(says.contains("group_id"), "{says}");
     }
-    for call in ["SELECT send('q', 'x')", "SELECT schedule('q', 'x', now() + interval '1 hour')", "SELECT enqueue('q', 'x')",
-        "SELECT enqueue_many('q', ARRAY['x', 'y'], group_ids => ARRAY['g', NULL])"]
-    {
+    for call in [
+        "SELECT send('q', 'x')",
+        "SELECT schedule('q', 'x', now() + interval '1 hour')",
+        "SELECT enqueue('q', 'x')",
+        "SELECT enqueue_many('q', ARRAY['x', 'y'], group_ids => ARRAY['g', NULL])",
+    ] {
         assert_eq!(refusal(&site.sql.simple_query(call).await.unwrap_err()).0, "LH009", "{call}");
     }
-    let (code, says) = refusal(&site.sql.simple_query("SELECT send('q', 'x', group_id => '')").await.unwrap_err());
+    let (code, says) =
+        refusal(&site.sql.simple_query("SELECT send('q', 'x', group_id => '')").await.unwrap_err());
     assert!(code == "LH001" && says.starts_with("group_id must have"), "{says}");
     assert_eq!(site.count("requests").await, 0);
 }
@@ -282,6 +293,8 @@ async fn completing_a_batch_frees_each_group() {
     let locks: Vec<_> = heads.iter().map(|m| m.lock().unwrap()).collect();
     assert_eq!(site.store.complete_batch("q", &locks).await.unwrap(), [true; 3]);
     assert_eq!(bodies(&site.receive(256).await), ["f2", "g2", "h2"]);
-    super::assert_lost(site.store.complete("q", locks[0], &Reply { status: Some(200), ..Reply::default() }).await);
+    super::assert_lost(
+        site.store.complete("q", locks[0], &Reply { status: Some(200), ..Reply::default() }).await,
+    );
     assert_eq!(site.states().await.iter().filter(|(_, s)| *s == MessageState::Locked).count(), 3);
 }

@@ -20,7 +20,8 @@ async fn sending(site: &Site, isolation: &str, body: &str) -> Open {
 }
 
 async fn received_after_a_look(site: &Site, body: &str) {
-    wait_until("the next of the group is received", async || bodies(&site.receive(256).await) == [body]).await;
+    wait_until("the next of the group is received", async || bodies(&site.receive(256).await) == [body])
+        .await;
 }
 
 #[tokio::test]

@@ -134,10 +134,7 @@ async fn deferred_message_is_had_by_its_number_alone() {
     assert_eq!(bodies(&site.drain(10).await), ["c"]);
     site.store.maintain(1000).await.unwrap();
     assert_eq!(site.receive(10).await, []);
-    assert_eq!(
-        site.states().await,
-        [(seqs[0], MessageState::Deferred), (seqs[1], MessageState::Deferred)]
-    );
+    assert_eq!(site.states().await, [(seqs[0], MessageState::Deferred), (seqs[1], MessageState::Deferred)]);
     // One that is not there: none is locked.
     super::assert_not_found(site.store.receive_deferred("q", &[seqs[0], seqs[2]]).await);
     assert_eq!(site.deliveries(seqs[0]).await, 1);

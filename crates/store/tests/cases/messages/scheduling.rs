@@ -33,10 +33,7 @@ async fn message_that_came_due_since_the_transaction_began_is_received_in_it() {
     let seq = site.store.schedule("q", &[message("x")], at).await.unwrap()[0];
     let open = site.begin().await;
     open.execute("SELECT now()").await;
-    site.sql
-        .execute("UPDATE requests SET due_at = clock_timestamp() WHERE seq = $1", &[&seq])
-        .await
-        .unwrap();
+    site.sql.execute("UPDATE requests SET due_at = clock_timestamp() WHERE seq = $1", &[&seq]).await.unwrap();
     let received = open.client.query("SELECT seq FROM receive('q', 10)", &[]).await.unwrap();
     assert_eq!(received.iter().map(|row| row.get::<_, i64>(0)).collect::<Vec<_>>(), [seq]);
     open.commit().await;
@@ -69,10 +66,7 @@ async fn what_is_not_scheduled_cannot_be_cancelled() {
     let received = site.receive(5).await;
     site.store.abandon("q", received[0].lock().unwrap(), std::time::Duration::ZERO).await.unwrap();
     site.store.defer("q", received[2].lock().unwrap()).await.unwrap();
-    site.store
-        .abandon("q", received[3].lock().unwrap(), std::time::Duration::from_secs(60))
-        .await
-        .unwrap();
+    site.store.abandon("q", received[3].lock().unwrap(), std::time::Duration::from_secs(60)).await.unwrap();
     site.store.reject("q", received[4].lock().unwrap(), None, None).await.unwrap();
     let before = site.states().await;
     for seq in seqs.into_iter().chain([0, -1, i64::MAX]) {
@@ -114,7 +108,8 @@ async fn scheduled_batch_with_one_bad_time_sends_nothing() {
         assert_eq!(site.count("requests").await, 0);
     }
     // One that has no time is sent now.
-    site.execute("SELECT send_many('q', ARRAY['a', 'b'], ats => ARRAY[now() + interval '1 hour', NULL])").await;
+    site.execute("SELECT send_many('q', ARRAY['a', 'b'], ats => ARRAY[now() + interval '1 hour', NULL])")
+        .await;
     assert_eq!(bodies(&site.drain(10).await), ["b"]);
 }
 
@@ -123,7 +118,8 @@ async fn scheduled_batch_with_one_bad_time_sends_nothing() {
 async fn past_time_is_refused() {
     let site = site().await;
     let now = site.store.now().await.unwrap();
-    let error = site.store.schedule("q", &[message("x")], now - SignedDuration::from_secs(1)).await.unwrap_err();
+    let error =
+        site.store.schedule("q", &[message("x")], now - SignedDuration::from_secs(1)).await.unwrap_err();
     assert_eq!(invalid_argument(error), "ats[1] must be in the future");
     for call in [
         "SELECT schedule('q', 'x', now())",

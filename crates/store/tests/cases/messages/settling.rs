@@ -79,11 +79,13 @@ async fn repeat_with_other_arguments_is_lost_and_the_first_effect_stays() {
     let [abandoned, rejected, described, completed] = site.receive(4).await.try_into().unwrap();
     let hour = Duration::from_secs(3600);
     store.abandon("q", abandoned.lock().unwrap(), hour).await.unwrap();
-    let due: jiff::Timestamp = site.value("SELECT due_at FROM requests WHERE seq = $1", &[&abandoned.seq]).await;
+    let due: jiff::Timestamp =
+        site.value("SELECT due_at FROM requests WHERE seq = $1", &[&abandoned.seq]).await;
     assert_lost(store.abandon("q", abandoned.lock().unwrap(), hour * 2).await);
     assert_lost(store.abandon("q", abandoned.lock().unwrap(), Duration::ZERO).await);
     store.abandon("q", abandoned.lock().unwrap(), hour).await.unwrap();
-    let still: jiff::Timestamp = site.value("SELECT due_at FROM requests WHERE seq = $1", &[&abandoned.seq]).await;
+    let still: jiff::Timestamp =
+        site.value("SELECT due_at FROM requests WHERE seq = $1", &[&abandoned.seq]).await;
     assert_eq!(still, due);
 
     store.reject("q", rejected.lock().unwrap(), Some("first"), None).await.unwrap();
