@@ -76,7 +76,7 @@ BEGIN
             group_id, group_given, route, correlation_id, subject, content_type, reason, description, ttl, headers, metadata,
             payload)
         SELECT g.seq, g.queue_id, CASE g.why WHEN 'TTLExpired' THEN g.deadline
-                WHEN 'MaxDeliveryCountExceeded' THEN least(g.locked_until, clock_timestamp()) ELSE clock_timestamp() END, g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
+                WHEN 'MaxDeliveryCountExceeded' THEN least(g.locked_until, clock_timestamp()) ELSE clock_timestamp() END, g.enqueued_at, coalesce(g.due_at, g.visible_at, g.enqueued_at),
             CASE WHEN isfinite(g.deadline) THEN g.deadline END, g.deliveries, g.answered, g.id, g.token, g.group_id,
             g.group_given, g.route, g.correlation_id, g.subject, g.content_type,
             CASE g.why WHEN 'Rejected' THEN bury.reason ELSE g.why END, CASE g.why

@@ -88,7 +88,7 @@ BEGIN
                 l.payload, l.deliveries, l.enqueued_at,
                 CASE WHEN is_live(l.state) THEN l.state ELSE 'dead' END AS state,
                 CASE WHEN l.state = 'locked' THEN l.locked_until END AS locked_until,
-                coalesce(l.due_at, l.enqueued_at) AS visible_at,
+                coalesce(l.due_at, l.visible_at, l.enqueued_at) AS visible_at,
                 CASE WHEN isfinite(l.deadline) THEN l.deadline END AS expires_at,
                 CASE l.state WHEN 'TTLExpired' THEN l.deadline WHEN 'MaxDeliveryCountExceeded' THEN coalesce(l.locked_until, at)
                     END AS dead_at,
@@ -195,7 +195,7 @@ BEGIN
         FROM gone g ORDER BY g.seq OFFSET 0
     ), back AS (
         INSERT INTO requests (seq, queue_id, partition_id, id, token, payload, deadline, route, ready, headers, metadata,
-            enqueued_at, tenant, receivable, answered, group_id, group_given, held, ttl, correlation_id, subject, content_type)
+            enqueued_at, tenant, receivable, answered, group_id, group_given, held, ttl, visible_at, correlation_id, subject, content_type)
         SELECT CASE WHEN goal.queue_id = q.queue_id THEN o.seq ELSE nextval('request_seq') END, goal.queue_id,
             partition_of(coalesce(o.lane, o.id)), o.id, gen_random_uuid()::text, o.payload,
             coalesce(now_at + least(o.ttl, goal.ttl), now_at + goal.default_deadline, 'infinity'), coalesce(goal.route, o.route),
@@ -203,7 +203,7 @@ BEGIN
             CASE WHEN goal.tenant_attributes IS NULL THEN '' ELSE tenant_of(o.metadata, goal.tenant_attributes) END,
             goal.receivers, o.answered OR goal.route IS NOT NULL, o.lane,
             CASE WHEN o.lane = '' THEN given_group(o.group_id, o.group_given) END,
-            CASE WHEN o.lane IS NOT NULL THEN 'g'::"char" END, o.ttl, o.correlation_id, o.subject, o.content_type
+            CASE WHEN o.lane IS NOT NULL THEN 'g'::"char" END, o.ttl, now_at, o.correlation_id, o.subject, o.content_type
         FROM ordered o
         RETURNING 1
     )

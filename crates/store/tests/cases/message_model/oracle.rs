@@ -61,10 +61,6 @@ impl State {
             Self::Dead { .. } => "dead",
         }
     }
-
-    pub(crate) fn is_dead(&self) -> bool {
-        matches!(self, Self::Dead { .. })
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +68,7 @@ pub(crate) struct Message {
     pub(crate) draft: Draft,
     pub(crate) deliveries: i32,
     pub(crate) enqueued: Ms,
+    pub(crate) visible: Ms,
     pub(crate) expires: Option<Ms>,
     pub(crate) state: State,
 }
@@ -214,6 +211,7 @@ impl Queue {
                 draft: draft.clone(),
                 deliveries: 0,
                 enqueued: now,
+                visible,
                 expires: least(draft.ttl, self.settings.ttl).map(|ttl| visible + ttl),
                 state: match draft.delay {
                     Some(_) => State::Scheduled { due: visible, delivered: false },
@@ -310,12 +308,16 @@ impl Queue {
             return receipt.is_some_and(|(was, until)| *was == verb.key() && *until > now);
         };
         self.receipts.insert((seq, token.into()), (verb.key(), now + RECEIPT));
-        let state = &mut self.messages.get_mut(&seq).unwrap().state;
+        let Message { state, visible, .. } = self.messages.get_mut(&seq).unwrap();
         match verb {
             Verb::Complete => _ = self.messages.remove(&seq),
             Verb::Abandon(_) if message.deliveries >= self.settings.max_deliveries => self.exhausted(seq, now),
             Verb::Abandon(0) => *state = State::Active,
-            Verb::Abandon(delay) => *state = State::Scheduled { due: now + delay, delivered: true },
+            Verb::Abandon(delay) => {
+                let due = (now + delay).min(message.expires.unwrap_or(Ms::MAX)); // nobody receives it after
+                *state = State::Scheduled { due, delivered: true };
+                *visible = due;
+            }
             Verb::Reject(reason, description) => {
                 self.bury(seq, now, reason.unwrap_or("AppRequested"), description.map(Into::into));
             }
@@ -357,7 +359,7 @@ impl Queue {
     /// As if it had just come.
     pub(crate) fn take_back(&mut self, now: Ms, seq: i64, message: Message) {
         let expires = least(message.draft.ttl, self.settings.ttl).map(|ttl| now + ttl);
-        self.messages.insert(seq, Message { deliveries: 0, expires, state: State::Active, ..message });
+        self.messages.insert(seq, Message { deliveries: 0, visible: now, expires, state: State::Active, ..message });
     }
 
     /// Every time at which something changes, or is compared with.

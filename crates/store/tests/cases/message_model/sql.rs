@@ -113,11 +113,9 @@ impl Shown {
     pub(crate) fn of_peeked(seq: i64, message: &Message) -> Self {
         let mut texts = kept(message);
         texts.push(Some(message.state.word().into()));
-        let mut times = vec![Some(message.enqueued), None, Some(message.enqueued), message.expires, None];
+        let mut times = vec![Some(message.enqueued), None, Some(message.visible), message.expires, None];
         match &message.state {
             State::Locked { until, .. } => times[1] = Some(*until),
-            // Nobody receives it after it has expired.
-            State::Scheduled { due, .. } => times[2] = Some((*due).min(message.expires.unwrap_or(Ms::MAX))),
             State::Dead { at, reason, description } => {
                 times[4] = Some(*at);
                 texts.extend([Some(reason.clone()), description.clone()]);

@@ -73,7 +73,7 @@ impl<'a> Walk<'a> {
         self.site
             .execute(&format!(
                 "UPDATE requests SET deadline = deadline - {shift}, due_at = due_at - {shift}, locked_until = locked_until - {shift},
-                    enqueued_at = enqueued_at - {shift}, dispatched_at = dispatched_at - {shift};
+                    enqueued_at = enqueued_at - {shift}, dispatched_at = dispatched_at - {shift}, visible_at = visible_at - {shift};
                  UPDATE dead_letters SET dead_at = dead_at - {shift}, enqueued_at = enqueued_at - {shift},
                     visible_at = visible_at - {shift}, expires_at = expires_at - {shift};
                  UPDATE receipts SET settled_at = settled_at - {shift};
