@@ -57,6 +57,19 @@ BEGIN
 END
 $$;
 
+-- Whether the lock of the last delivery lapses before the message expires: then it has died of that, whenever it is swept.
+CREATE FUNCTION lapsed_last(r requests, max_deliveries int) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(r.deliveries >= max_deliveries AND r.locked_until <= r.deadline, false)
+$$;
+
+-- What is said of a message that died by itself.
+CREATE FUNCTION describe_end(why text, deliveries int) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE why WHEN 'TTLExpired' THEN 'it had expired'
+        WHEN 'MaxDeliveryCountExceeded' THEN format('delivered %s times without success', deliveries) END
+$$;
+
 -- Ends requests that the caller has locked: rejected with a reason, or cancelled, expired, or delivered too often,
 -- which each row tells. The queue says what it keeps. Says how many.
 CREATE FUNCTION bury(q queues, tids tid[], reason text DEFAULT NULL, description text DEFAULT NULL) RETURNS bigint
@@ -69,7 +82,8 @@ DECLARE
 BEGIN
     WITH gone AS (
         DELETE FROM requests r WHERE r.ctid = ANY (tids)
-        RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled' WHEN r.deadline <= clock_timestamp() THEN 'TTLExpired'
+        RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled'
+            WHEN r.deadline <= clock_timestamp() AND NOT lapsed_last(r, q.max_deliveries) THEN 'TTLExpired'
             WHEN bury.reason IS NOT NULL THEN 'Rejected' ELSE 'MaxDeliveryCountExceeded' END AS why
     ), kept AS (
         INSERT INTO dead_letters (seq, queue_id, dead_at, enqueued_at, visible_at, expires_at, deliveries, answered, id, token,
@@ -81,8 +95,7 @@ BEGIN
             g.group_given, g.route, g.correlation_id, g.subject, g.content_type,
             CASE g.why WHEN 'Rejected' THEN bury.reason ELSE g.why END, CASE g.why
                 WHEN 'Rejected' THEN bury.description
-                WHEN 'TTLExpired' THEN 'it had expired'
-                ELSE format('delivered %s times without success', g.deliveries) END,
+                ELSE describe_end(g.why, g.deliveries) END,
             g.ttl, g.headers, g.metadata, g.payload
         FROM gone g
         WHERE q.dead_letters AND g.why <> 'Cancelled' AND (g.why <> 'TTLExpired' OR q.dead_letter_on_expiry)

@@ -13,6 +13,7 @@ CREATE FUNCTION state_of(r requests, max_deliveries int, at timestamptz) RETURNS
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE
         WHEN r.epoch > 0 THEN 'locked'
+        WHEN lapsed_last(r, max_deliveries) AND r.locked_until <= at AND NOT r.cancelled THEN 'MaxDeliveryCountExceeded'
         WHEN r.deadline <= at THEN CASE WHEN r.cancelled THEN 'Cancelled' ELSE 'TTLExpired' END
         WHEN r.locked_until > at THEN 'locked'
         WHEN r.cancelled THEN 'Cancelled'
@@ -92,7 +93,7 @@ BEGIN
                 CASE WHEN isfinite(l.deadline) THEN l.deadline END AS expires_at,
                 CASE l.state WHEN 'TTLExpired' THEN l.deadline WHEN 'MaxDeliveryCountExceeded' THEN coalesce(l.locked_until, at)
                     END AS dead_at,
-                CASE WHEN NOT is_live(l.state) THEN l.state END AS reason, NULL::text AS description
+                CASE WHEN NOT is_live(l.state) THEN l.state END AS reason, describe_end(l.state, l.deliveries) AS description
             FROM live l ORDER BY l.seq LIMIT wanted)
             UNION ALL
             (SELECT d.seq, d.id, d.group_id, d.group_given, d.correlation_id, d.route, d.subject, d.content_type, d.metadata, d.ttl,
