@@ -152,7 +152,8 @@ $$;
 -- bodies to 32 MiB. A lock that has lapsed is none, and a dispatcher's that lost its lease is none. What has expired,
 -- was cancelled, or was delivered too often ends here instead of being delivered.
 --
--- One ordered index scan; what waits behind its group or for its time is not in it.
+-- One ordered index scan; what waits behind its group or for its time is not in it. Looks again where what was taken or ended
+-- has freed what comes next in its group. A lapsed lock whose group has an earlier message by now steps back behind it.
 CREATE FUNCTION receive(queue text, max int DEFAULT 1, mode text DEFAULT 'peek_lock', attempt_id text DEFAULT NULL)
 RETURNS SETOF message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
@@ -170,6 +171,9 @@ DECLARE
     seqs bigint[];
     bytes bigint;
     freed text[];
+    unsettled text[];
+    settled boolean := false;
+    passed bigint := -1;
     given bigint[] := '{}';
     answer message[];
 BEGIN
@@ -188,26 +192,48 @@ BEGIN
     PERFORM tend(q);
     FOR round IN 1 .. 256 LOOP
         at := clock_timestamp();
-        span := CASE WHEN round = 1 THEN wanted ELSE greatest(wanted, 1000) END;
-        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
-                array_agg(h.seq ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
-                sum(h.size) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
-                array_agg(h.tid) FILTER (WHERE h.over)
-            INTO tids, seqs, bytes, ended
+        span := CASE WHEN ended IS NULL AND unsettled IS NULL THEN wanted ELSE greatest(wanted, 1000) END;
+        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE h.is_taken), array_agg(h.seq ORDER BY h.seq) FILTER (WHERE h.is_taken),
+                sum(h.size) FILTER (WHERE h.is_taken), array_agg(h.tid) FILTER (WHERE h.over),
+                array_agg(h.group_id) FILTER (WHERE h.over AND h.group_id IS NOT NULL),
+                array_agg(h.group_id) FILTER (WHERE h.overtakes)
+            INTO tids, seqs, bytes, ended, freed, unsettled
             FROM (
-                SELECT c.*, coalesce(sum(c.size) FILTER (WHERE NOT c.over) OVER w, 0) - CASE WHEN c.over THEN 0 ELSE c.size END AS before,
-                    count(*) FILTER (WHERE NOT c.over) OVER w AS place
+                SELECT x.*, NOT x.passed_over AND x.before < budget AND x.place <= wanted
+                    AND (x.next_freed IS NULL OR x.seq < x.next_freed) AS is_taken
                 FROM (
-                    SELECT r.ctid AS tid, r.seq, octet_length(r.payload) AS size,
-                        r.cancelled OR r.deadline <= at OR r.deliveries >= q.max_deliveries AS over
-                    FROM requests r
-                    WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND (r.epoch = 0 OR r.locked_until <= at
-                        OR r.epoch > 0 AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = r.queue_id
-                            AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
-                    ORDER BY r.queue_id, r.ready, r.seq LIMIT span FOR UPDATE OF r SKIP LOCKED) AS c
-                WINDOW w AS (ORDER BY c.seq)) AS h;
+                    SELECT f.*, coalesce(sum(f.size) FILTER (WHERE NOT f.passed_over) OVER w, 0)
+                            - CASE WHEN f.passed_over THEN 0 ELSE f.size END AS before,
+                        count(*) FILTER (WHERE NOT f.passed_over) OVER w AS place,
+                        min(f.behind) FILTER (WHERE NOT f.passed_over AND mode <> 'peek_lock') OVER () AS next_freed
+                    FROM (
+                        SELECT g.*, g.over OR coalesce(g.behind < g.seq, false) AS passed_over,
+                            NOT g.over AND coalesce(g.behind < g.seq, false) AS overtakes
+                        FROM (
+                            SELECT c.*, CASE WHEN c.group_id IS NOT NULL AND (c.lapsed OR mode <> 'peek_lock') THEN
+                                (SELECT n.seq FROM requests n WHERE n.queue_id = q.queue_id AND n.group_id = c.group_id AND NOT n.ready
+                                    AND n.held IS DISTINCT FROM 's' ORDER BY n.queue_id, n.group_id, n.ready, n.seq LIMIT 1) END AS behind
+                            FROM (
+                                SELECT r.ctid AS tid, r.seq, r.group_id, r.epoch <> 0 AS lapsed, octet_length(r.payload) AS size,
+                                    r.cancelled OR r.deadline <= at OR r.deliveries >= q.max_deliveries AS over
+                                FROM requests r
+                                WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq > passed
+                                    AND (r.epoch = 0 OR r.locked_until <= at
+                                    OR r.epoch > 0 AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = r.queue_id
+                                        AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
+                                ORDER BY r.queue_id, r.ready, r.seq LIMIT span FOR UPDATE OF r SKIP LOCKED) AS c) AS g) AS f
+                    WINDOW w AS (ORDER BY f.seq)) AS x) AS h;
         IF ended IS NOT NULL THEN
             PERFORM bury(q, ended);
+        END IF;
+        IF unsettled IS NOT NULL AND NOT settled THEN
+            PERFORM free_groups(q.queue_id, unsettled);
+            settled := true;
+            CONTINUE;
+        END IF;
+        IF freed IS NOT NULL THEN -- what comes next in its group may have a smaller number than what is here
+            PERFORM bury_expired(q, 1000);
+            CONTINUE;
         END IF;
         IF tids IS NOT NULL THEN
             IF mode = 'peek_lock' THEN
@@ -238,9 +264,9 @@ BEGIN
             wanted := wanted - cardinality(tids);
             budget := budget - bytes;
             given := given || seqs;
+            passed := seqs[cardinality(seqs)];
         END IF;
         EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
-        freed := NULL;
     END LOOP;
     IF attempt_id IS NOT NULL AND mode = 'peek_lock' AND given <> '{}' THEN
         INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
