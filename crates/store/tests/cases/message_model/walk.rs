@@ -78,7 +78,9 @@ impl<'a> Walk<'a> {
                     visible_at = visible_at - {shift}, expires_at = expires_at - {shift};
                  UPDATE receipts SET settled_at = settled_at - {shift};
                  UPDATE dedup SET expires_at = expires_at - {shift};
-                 UPDATE replays SET expires_at = expires_at - {shift}"
+                 UPDATE replays SET expires_at = expires_at - {shift}, messages = CASE WHEN messages IS NOT NULL THEN
+                    ARRAY(SELECT (m.seq, m.message_id, m.group_id, m.correlation_id, m.reply_to, m.subject, m.content_type, m.properties,
+                        m.ttl, m.body, m.delivery_count, m.enqueued_at - {shift}, NULL, NULL)::message FROM unnest(messages) AS m) END"
             ))
             .await;
     }
