@@ -16,7 +16,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -41,7 +41,7 @@ fn asked<T: std::str::FromStr>(name: &str) -> Option<T> {
 /// Takes the steps of one seed; says how many were taken.
 async fn walk(site: &Site, seed: u64, steps: usize, said: &mut Vec<String>) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut walk = Walk::start(site).await;
+    let mut walk = Walk::start(site, step::busy(&mut rng)).await;
     let mut n = 0;
     while n < steps {
         let together = Together::draw(&mut rng);
@@ -66,11 +66,12 @@ async fn walk(site: &Site, seed: u64, steps: usize, said: &mut Vec<String>) {
     }
 }
 
-async fn walk_or_tell(site: &Site, seed: u64, steps: usize) {
+async fn walk_or_tell(site: &Site, seed: u64, steps: usize, stop: &AtomicBool) {
     let mut said = Vec::new();
     let walked = std::panic::AssertUnwindSafe(walk(site, seed, steps, &mut said)).catch_unwind().await;
     if let Err(panic) = walked {
         eprintln!("{}", said.join("\n"));
+        stop.store(true, Ordering::Relaxed);
         eprintln!("repeat it with LEASEHOLD_MODEL_SEED={seed} LEASEHOLD_MODEL_STEPS={steps}");
         std::panic::resume_unwind(panic);
     }
@@ -78,18 +79,19 @@ async fn walk_or_tell(site: &Site, seed: u64, steps: usize) {
 
 async fn walk_all(seeds: Range<u64>, steps: usize) {
     let next = Arc::new(AtomicU64::new(seeds.start));
+    let stop = Arc::new(AtomicBool::new(false));
     let walkers = (0..WALKERS).map(|_| {
-        let next = next.clone();
+        let (next, stop) = (next.clone(), stop.clone());
         tokio::spawn(async move {
             let site = Site::open().await;
             if let Ok(f) = std::env::var("LEASEHOLD_DEV_SQL") { site.execute(&std::fs::read_to_string(f).unwrap()).await; } // DEV
             Walk::prepare(&site).await;
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= seeds.end {
+                if seed >= seeds.end || stop.load(Ordering::Relaxed) {
                     return;
                 }
-                walk_or_tell(&site, seed, steps).await;
+                walk_or_tell(&site, seed, steps, &stop).await;
             }
         })
     });

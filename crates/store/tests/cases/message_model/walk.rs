@@ -44,12 +44,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// With empty queues.
-    pub(crate) async fn start(site: &'a Site) -> Self {
+    /// With these queues, empty.
+    pub(crate) async fn start(site: &'a Site, busy: &[&str]) -> Self {
         site.execute("TRUNCATE requests, dead_letters, receipts, dedup, replays, groups, group_checks").await;
         let last_seq = site.value("SELECT nextval('request_seq')", &[]).await;
-        let queues = settings().map(|(name, settings)| (name, Queue::new(settings)));
-        let oracle = Oracle { now: 0, last_seq, queues: queues.into() };
+        let busy = settings().into_iter().filter(|(name, _)| busy.contains(name));
+        let queues = busy.map(|(name, settings)| (name, Queue::new(settings))).collect();
+        let oracle = Oracle { now: 0, last_seq, queues };
         let mut walk =
             Self { site, oracle, issued: Vec::new(), settled: Vec::new(), offset: 0, before: None };
         walk.offset = walk.clock().await;
