@@ -2,10 +2,12 @@
 //! answer is the model's, and after every step so is all that can be seen.
 //!
 //! Time is not waited for: everything in the database is made older instead. `LEASEHOLD_MODEL_SEED` and
-//! `LEASEHOLD_MODEL_STEPS` repeat one walk; `LEASEHOLD_MODEL_SEEDS` says how many there are to be.
+//! `LEASEHOLD_MODEL_STEPS` repeat one walk; with
+//! `LEASEHOLD_MODEL_SEEDS` there are as many, from that seed on.
 
 mod oracle;
 mod queues;
+mod race;
 mod send;
 mod sql;
 mod step;
@@ -36,6 +38,14 @@ const WALKERS: usize = 3;
 
 fn asked<T: std::str::FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
+}
+
+/// One where it is named, or as many as are wanted, from it or from 0 on.
+fn seeds(count: u64) -> Range<u64> {
+    let first = asked("LEASEHOLD_MODEL_SEED");
+    let count = asked("LEASEHOLD_MODEL_SEEDS").unwrap_or(if first.is_some() { 1 } else { count });
+    let first = first.unwrap_or(0);
+    first..first + count
 }
 
 /// Takes the steps of one seed; says how many were taken.
@@ -104,8 +114,5 @@ async fn walk_all(seeds: Range<u64>, steps: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn database_agrees_with_a_model_of_messages_after_every_step() {
     let steps = asked("LEASEHOLD_MODEL_STEPS").unwrap_or(STEPS);
-    match asked::<u64>("LEASEHOLD_MODEL_SEED") {
-        Some(seed) => walk_all(seed..seed + 1, steps).await,
-        None => walk_all(0..asked("LEASEHOLD_MODEL_SEEDS").unwrap_or(SEEDS), steps).await,
-    }
+    walk_all(seeds(SEEDS), steps).await;
 }

@@ -71,6 +71,8 @@ pub(crate) struct Message {
     pub(crate) visible: Ms,
     pub(crate) expires: Option<Ms>,
     pub(crate) state: State,
+    /// It came back by the lapse of its lock.
+    lapsed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -175,6 +177,7 @@ impl Queue {
                 Some(at) if expires.is_none_or(|over| at < over) => {
                     let lapsed = matches!(message.state, State::Locked { .. });
                     message.state = State::Active;
+                    message.lapsed = lapsed;
                     if lapsed && message.deliveries >= self.settings.max_deliveries {
                         self.exhausted(seq, at);
                     }
@@ -217,6 +220,7 @@ impl Queue {
                     Some(_) => State::Scheduled { due: visible, delivered: false },
                     None => State::Active,
                 },
+                lapsed: false,
             };
             self.messages.insert(seq, message);
             slots.push(seq);
@@ -248,6 +252,23 @@ impl Queue {
         free.map(|(seq, _)| *seq).take(max).collect()
     }
 
+    /// Whether a receive may find these. They are those of the smallest numbers; but a message that has come into the
+    /// place of a later one of its group, while that was locked, may be found when the lapse of that one is noticed, at
+    /// its number.
+    pub(crate) fn may_find(&self, found: &[i64], max: usize, locks: bool) -> bool {
+        let expected = self.receivable(max, locks);
+        let all = self.receivable(usize::MAX, locks);
+        let late = self.messages.iter().any(|(seq, message)| {
+            message.lapsed
+                && message.state == State::Active
+                && self.messages.range(..seq).any(|(_, earlier)| {
+                    earlier.state == State::Active && self.lane(earlier) == self.lane(message)
+                })
+        });
+        let fits = found.len() == expected.len() && found.is_sorted() && found.iter().all(|seq| all.contains(seq));
+        found == expected || late && fits
+    }
+
     /// The answer of an attempt made before; none: it is a new one.
     pub(crate) fn replay(&mut self, now: Ms, id: &str) -> Option<Vec<(i64, Message)>> {
         let attempt = self.attempts.get(id).filter(|attempt| attempt.until > now)?;
@@ -275,6 +296,7 @@ impl Queue {
             let message = self.messages.get_mut(seq).unwrap();
             message.deliveries += 1;
             message.state = State::Locked { until, token: token.clone() };
+            message.lapsed = false;
         }
         locks.iter().map(|(seq, _)| (*seq, self.messages[seq].clone())).collect()
     }
@@ -359,7 +381,7 @@ impl Queue {
     /// As if it had just come.
     pub(crate) fn take_back(&mut self, now: Ms, seq: i64, message: Message) {
         let expires = least(message.draft.ttl, self.settings.ttl).map(|ttl| now + ttl);
-        self.messages.insert(seq, Message { deliveries: 0, visible: now, expires, state: State::Active, ..message });
+        self.messages.insert(seq, Message { deliveries: 0, visible: now, expires, state: State::Active, lapsed: false, ..message });
     }
 
     /// Every time at which something changes, or is compared with.
