@@ -344,10 +344,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+    at timestamptz := clock_timestamp(); -- the transaction may be old: a caller's own
     due tid[];
     due_groups text[];
 BEGIN
-    due := ARRAY(SELECT r.ctid FROM requests r WHERE r.queue_id = $1 AND NOT r.ready AND r.due_at <= now()
+    due := ARRAY(SELECT r.ctid FROM requests r WHERE r.queue_id = $1 AND NOT r.ready AND r.due_at <= at
         ORDER BY r.due_at LIMIT max_rows FOR UPDATE SKIP LOCKED);
     promoted := cardinality(due);
     IF promoted > 0 THEN
@@ -361,7 +362,7 @@ BEGIN
         SELECT array_agg(DISTINCT u.group_id) INTO due_groups FROM up u WHERE u.group_id IS NOT NULL;
         PERFORM free_groups($1, due_groups);
     END IF;
-    next_due := (SELECT r.due_at - now() FROM requests r WHERE r.queue_id = $1 AND NOT r.ready AND r.due_at > now()
+    next_due := (SELECT r.due_at - at FROM requests r WHERE r.queue_id = $1 AND NOT r.ready AND r.due_at > at
         ORDER BY r.due_at LIMIT 1);
 END
 $$;

@@ -70,15 +70,17 @@ BEGIN
     WITH gone AS (
         DELETE FROM requests r WHERE r.ctid = ANY (tids)
         RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled' WHEN r.deadline <= clock_timestamp() THEN 'TTLExpired'
-            ELSE coalesce(bury.reason, 'MaxDeliveryCountExceeded') END AS why
+            WHEN bury.reason IS NOT NULL THEN 'Rejected' ELSE 'MaxDeliveryCountExceeded' END AS why
     ), kept AS (
         INSERT INTO dead_letters (seq, queue_id, dead_at, enqueued_at, visible_at, expires_at, deliveries, answered, id, token,
             group_id, group_given, route, correlation_id, subject, content_type, reason, description, ttl, headers, metadata,
             payload)
-        SELECT g.seq, g.queue_id, clock_timestamp(), g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
+        SELECT g.seq, g.queue_id, CASE g.why WHEN 'TTLExpired' THEN g.deadline
+                WHEN 'MaxDeliveryCountExceeded' THEN least(g.locked_until, clock_timestamp()) ELSE clock_timestamp() END, g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
             CASE WHEN isfinite(g.deadline) THEN g.deadline END, g.deliveries, g.answered, g.id, g.token, g.group_id,
-            g.group_given, g.route, g.correlation_id, g.subject, g.content_type, g.why, CASE g.why
-                WHEN bury.reason THEN bury.description
+            g.group_given, g.route, g.correlation_id, g.subject, g.content_type,
+            CASE g.why WHEN 'Rejected' THEN bury.reason ELSE g.why END, CASE g.why
+                WHEN 'Rejected' THEN bury.description
                 WHEN 'TTLExpired' THEN 'it had expired'
                 ELSE format('delivered %s times without success', g.deliveries) END,
             g.ttl, g.headers, g.metadata, g.payload
@@ -100,12 +102,34 @@ BEGIN
 END
 $$;
 
--- What must be seen to before a look at a queue: none of it waits for a sweep.
+-- Ends at most max_rows that have expired. What a dispatcher has in hand is its own. Says how many.
+CREATE FUNCTION bury_expired(q queues, max_rows int) RETURNS bigint
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    at timestamptz := clock_timestamp(); -- a value, so that the index is read up to it and no further
+BEGIN
+    RETURN bury(q, ARRAY(SELECT r.ctid FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.deadline < 'infinity'
+            AND r.deadline <= at AND (r.epoch <= 0 OR NOT EXISTS (SELECT FROM partitions p
+                WHERE p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.epoch = r.epoch
+                    AND p.lease_expires_at > at))
+        ORDER BY r.queue_id, r.deadline LIMIT max_rows FOR UPDATE OF r SKIP LOCKED));
+END
+$$;
+
+-- What must be seen to before a look at a queue: none of it waits for a sweep. One that has expired while it was deferred or
+-- parked still stands in its group's way.
 CREATE FUNCTION tend(q queues) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    at timestamptz := clock_timestamp();
 BEGIN
     IF q.adopting IS NOT NULL THEN
         PERFORM adopt(q);
+    END IF;
+    IF EXISTS (SELECT FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.deadline < 'infinity'
+            AND r.deadline <= at) THEN
+        PERFORM bury_expired(q, 100);
     END IF;
     PERFORM promote_due(q.queue_id, 1000), check_groups(q.queue_id);
 END
@@ -135,6 +159,8 @@ DECLARE
     freed text[];
     given bigint[] := '{}';
     answer message[];
+    answers message[];
+    recorded bigint;
 BEGIN
     IF max IS NULL OR max NOT BETWEEN 1 AND 256 THEN
         PERFORM fail('LH001', format('max must be from 1 to 256, not %s', coalesce(max::text, 'null')));
@@ -151,7 +177,7 @@ BEGIN
     PERFORM tend(q);
     FOR round IN 1 .. 256 LOOP
         at := clock_timestamp();
-        span := CASE WHEN round = 1 THEN wanted ELSE greatest(wanted, 1000) END;
+        span := CASE WHEN round = 1 THEN wanted ELSE least(greatest(span * 4, wanted), 1000) END;
         SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
                 array_agg(h.seq ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
                 sum(h.size) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
@@ -171,6 +197,7 @@ BEGIN
                 WINDOW w AS (ORDER BY c.seq)) AS h;
         IF ended IS NOT NULL THEN
             PERFORM bury(q, ended);
+            CONTINUE WHEN round < 256; -- what that has freed may come before what was found
         END IF;
         IF tids IS NOT NULL THEN
             IF mode = 'peek_lock' THEN
@@ -191,20 +218,22 @@ BEGIN
                 SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
                         g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
                         NULL, NULL)::message ORDER BY g.seq),
-                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL
-                        AND (SELECT count(*) FROM recorded) IS NOT NULL)
-                    INTO answer, freed FROM gone g;
-                RETURN QUERY SELECT * FROM unnest(answer);
-                PERFORM remember(q, attempt_id, answer) WHERE attempt_id IS NOT NULL;
+                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
+                    INTO answer, freed, recorded FROM gone g;
+                answers := CASE WHEN answers IS NULL THEN answer ELSE answers || answer END;
                 PERFORM free_groups(q.queue_id, freed);
             END IF;
             wanted := wanted - cardinality(tids);
             budget := budget - bytes;
             given := given || seqs;
         END IF;
-        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
+        EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
         freed := NULL;
     END LOOP;
+    IF answers IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM unnest(answers) AS a ORDER BY a.seq;
+        PERFORM remember(q, attempt_id, answers) WHERE attempt_id IS NOT NULL;
+    END IF;
     IF attempt_id IS NOT NULL AND mode = 'peek_lock' AND given <> '{}' THEN
         INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
             SELECT q.queue_id, receive.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'),
@@ -221,13 +250,13 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN group_id = '' THEN group_given ELSE group_id END
 $$;
 
--- Adds to the answer of an attempt whose messages are gone: kept whole.
+-- The answer of an attempt whose messages are gone: kept whole.
 CREATE FUNCTION remember(q queues, attempt_id text, answer message[]) RETURNS void
 LANGUAGE sql SET search_path FROM CURRENT AS $$
     INSERT INTO replays AS p (queue_id, attempt_id, expires_at, messages)
         VALUES (q.queue_id, remember.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'), answer)
         ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = NULL,
-            lock_tokens = NULL, messages = p.messages || excluded.messages
+            lock_tokens = NULL, messages = excluded.messages
 $$;
 
 -- The answer of an attempt that was made before. One at a time: a repeat waits for the first. Locks that were settled or
@@ -243,7 +272,7 @@ BEGIN
     SELECT * INTO first FROM replays p WHERE p.queue_id = q.queue_id AND p.attempt_id = replay.attempt_id
         AND p.expires_at > clock_timestamp();
     IF first.messages IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM unnest(first.messages);
+        RETURN QUERY SELECT * FROM unnest(first.messages) AS a ORDER BY a.seq;
         RETURN;
     END IF;
     RETURN QUERY SELECT r.seq, r.id, given_group(r.group_id, r.group_given), r.correlation_id, r.route, r.subject,

@@ -93,11 +93,13 @@ DECLARE
     recorded bigint;
 BEGIN
     PERFORM check_pairs(seqs, lock_tokens);
-    tids := ARRAY(SELECT r.ctid FROM (SELECT u.seq, u.lock_token FROM unnest(seqs, lock_tokens) AS u (seq, lock_token)
-            ORDER BY u.seq OFFSET 0) AS w
-        JOIN requests r ON r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = w.seq
-        WHERE r.epoch = -1 AND r.lock_token::text = w.lock_token AND r.locked_until > clock_timestamp()
-            AND r.deadline > clock_timestamp() FOR UPDATE OF r);
+    -- Locked in a subquery of its own: as a join, a table without statistics makes it read the queue for each pair.
+    tids := ARRAY(SELECT h.tid FROM (SELECT u.seq, u.lock_token FROM unnest(seqs, lock_tokens) AS u (seq, lock_token)
+            ORDER BY u.seq OFFSET 0) AS w,
+        LATERAL (SELECT r.ctid AS tid FROM requests r
+            WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = w.seq AND r.epoch = -1
+                AND r.lock_token::text = w.lock_token AND r.locked_until > clock_timestamp() AND r.deadline > clock_timestamp()
+            FOR UPDATE) AS h);
     WITH gone AS (
         DELETE FROM requests r WHERE r.ctid = ANY (tids) AND r.epoch = -1
         RETURNING r.seq, r.lock_token, r.id, r.token, r.route, r.enqueued_at, r.dispatched_at, r.deliveries, r.answered, r.group_id
@@ -236,11 +238,13 @@ DECLARE
     tids tid[];
     untils timestamptz[];
 BEGIN
-    tids := ARRAY(SELECT r.ctid FROM (SELECT u.seq, u.lock_token FROM unnest(seqs, lock_tokens) AS u (seq, lock_token)
-            ORDER BY u.seq OFFSET 0) AS w
-        JOIN requests r ON r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = w.seq
-        WHERE r.epoch = -1 AND r.lock_token::text = w.lock_token AND r.locked_until > clock_timestamp()
-            AND r.deadline > clock_timestamp() FOR UPDATE OF r);
+    -- Locked in a subquery of its own: as a join, a table without statistics makes it read the queue for each pair.
+    tids := ARRAY(SELECT h.tid FROM (SELECT u.seq, u.lock_token FROM unnest(seqs, lock_tokens) AS u (seq, lock_token)
+            ORDER BY u.seq OFFSET 0) AS w,
+        LATERAL (SELECT r.ctid AS tid FROM requests r
+            WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = w.seq AND r.epoch = -1
+                AND r.lock_token::text = w.lock_token AND r.locked_until > clock_timestamp() AND r.deadline > clock_timestamp()
+            FOR UPDATE) AS h);
     WITH renewed AS (
         UPDATE requests r SET locked_until = greatest(r.locked_until, clock_timestamp() + q.lock_time)
         WHERE r.ctid = ANY (tids) AND r.epoch = -1 RETURNING r.seq, r.lock_token::text AS lock_token, r.locked_until
@@ -274,13 +278,14 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     q queues := find_receivers(queue);
+    soonest timestamptz;
 BEGIN
-    RETURN greatest(least(
+    soonest := least(
         (SELECT r.due_at FROM requests r WHERE r.queue_id = q.queue_id AND NOT r.ready AND r.due_at IS NOT NULL
             ORDER BY r.due_at LIMIT 1),
         (SELECT min(CASE WHEN h.epoch = 0 THEN clock_timestamp() ELSE h.locked_until END) FROM (
             SELECT r.epoch, r.locked_until FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready
-            ORDER BY r.queue_id, r.ready, r.seq LIMIT 1000) AS h)
-        ) - clock_timestamp(), interval '0');
+            ORDER BY r.queue_id, r.ready, r.seq LIMIT 1000) AS h));
+    RETURN CASE WHEN soonest IS NOT NULL THEN greatest(soonest - clock_timestamp(), interval '0') END;
 END
 $$;

@@ -139,12 +139,7 @@ BEGIN
     IF NOT q.receivers THEN
         RETURN 0; -- its dispatchers end what is late
     END IF;
-    tids := ARRAY(SELECT r.ctid FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.deadline < 'infinity'
-            AND r.deadline <= clock_timestamp() AND (r.epoch <= 0 OR NOT EXISTS (SELECT FROM partitions p
-                WHERE p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.epoch = r.epoch
-                    AND p.lease_expires_at > clock_timestamp()))
-        ORDER BY r.queue_id, r.deadline LIMIT max_rows FOR UPDATE OF r SKIP LOCKED);
-    buried := bury(q, tids);
+    buried := bury_expired(q, max_rows);
     tids := ARRAY(SELECT c.tid FROM (
         SELECT r.ctid AS tid, r.epoch, r.locked_until, r.deliveries FROM requests r
             WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready ORDER BY r.queue_id, r.ready, r.seq LIMIT max_rows) AS c

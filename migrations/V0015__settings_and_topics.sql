@@ -64,6 +64,8 @@ BEGIN
         PERFORM fail('LH001', 'dedup_window must be from 1 millisecond to 1 year, or 0 for none');
     ELSIF q.dead_letter_max_age > '100 years' THEN
         PERFORM fail('LH001', 'dead_letter_max_age must be at most 100 years; below 0 is without bound');
+    ELSIF least(q.dead_letter_max_count, q.dead_letter_max_bytes) < -1 THEN
+        PERFORM fail('LH001', 'dead_letter_max_count and dead_letter_max_bytes must be at least -1, which is without bound');
     END IF;
     RETURN q;
 END
@@ -258,6 +260,7 @@ CREATE FUNCTION unsubscribe(topic text, name text, force boolean DEFAULT false) 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 BEGIN
+    PERFORM check_name('topic', topic), check_name('name', name);
     IF NOT EXISTS (SELECT FROM subscriptions s JOIN queues q ON q.queue_id = s.queue_id JOIN queues t ON t.queue_id = s.topic_id
         WHERE q.name = unsubscribe.name AND t.name = unsubscribe.topic) THEN
         PERFORM fail('LH011', format('topic "%s" has no subscription "%s"', topic, name));

@@ -18,6 +18,7 @@ LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     max_age interval := coalesce(q.dead_letter_max_age, '14 days');
+    oldest timestamptz := clock_timestamp() - max_age; -- a value: an index is read up to it, and not up to clock_timestamp()
     max_count bigint := coalesce(q.dead_letter_max_count, 1000000);
     max_bytes bigint := coalesce(q.dead_letter_max_bytes, -1);
     cut record;
@@ -26,7 +27,7 @@ DECLARE
 BEGIN
     IF max_age >= '0' THEN
         DELETE FROM dead_letters d WHERE d.ctid = ANY (ARRAY(SELECT c.ctid FROM dead_letters c
-            WHERE c.queue_id = q.queue_id AND c.dead_at < clock_timestamp() - max_age
+            WHERE c.queue_id = q.queue_id AND c.dead_at < oldest
             ORDER BY c.dead_at, c.seq LIMIT max_rows FOR UPDATE SKIP LOCKED));
         GET DIAGNOSTICS dropped = ROW_COUNT;
         total := total + dropped;
@@ -114,6 +115,7 @@ DECLARE
     receipts_pruned bigint;
     dedup_pruned bigint;
     replays_pruned bigint;
+    at timestamptz := clock_timestamp(); -- see retain
     groups_pruned bigint;
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
@@ -137,13 +139,13 @@ BEGIN
         UPDATE maintenance m SET retained_at = clock_timestamp() WHERE dropped < max_rows;
     END IF;
     DELETE FROM receipts p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM receipts c
-        WHERE c.settled_at < clock_timestamp() - interval '30 minutes' ORDER BY c.settled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+        WHERE c.settled_at < at - interval '30 minutes' ORDER BY c.settled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS receipts_pruned = ROW_COUNT;
     DELETE FROM dedup p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM dedup c
-        WHERE c.expires_at < clock_timestamp() ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+        WHERE c.expires_at < at ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS dedup_pruned = ROW_COUNT;
     DELETE FROM replays p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM replays c
-        WHERE c.expires_at < clock_timestamp() ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+        WHERE c.expires_at < at ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS replays_pruned = ROW_COUNT;
     groups_pruned := forget_groups(max_rows);
     RETURN jsonb_build_object('due', due, 'ended', ended, 'groups_checked', checked, 'groups', groups_pruned,

@@ -126,8 +126,8 @@ async fn the_examples_of_the_sql_reference_run() {
         }
         ran += 1;
     }
-    assert_eq!(ran, 16, "of the reference's statements");
-    assert_eq!(installation.value::<i64>("SELECT count(*) FROM requests", &[]).await, 1);
+    assert_eq!(ran, 19, "of the reference's statements");
+    assert_eq!(installation.value::<i64>("SELECT count(*) FROM requests", &[]).await, 2);
     let settled = "SELECT sum(count)::bigint FROM quota_admissions_of('tokens:userid:alice')";
     assert_eq!(installation.value::<i64>(settled, &[]).await, 800);
 }
@@ -137,7 +137,7 @@ async fn the_examples_of_the_sql_reference_run() {
 async fn every_function_that_is_granted_to_clients_is_described() {
     let installation = Installation::new().await;
     let granted = "SELECT array_agg(DISTINCT p.proname::text) FROM pg_proc p, \
-                   unnest(ARRAY['leasehold_producer', 'leasehold_poller', 'leasehold_quota']) AS role \
+                   unnest(ARRAY['leasehold_producer', 'leasehold_poller', 'leasehold_receiver', 'leasehold_quota']) AS role \
                    WHERE p.pronamespace = 'leasehold'::regnamespace AND has_function_privilege(role, p.oid, 'EXECUTE')";
     let granted: Vec<String> = installation.value(granted, &[]).await;
     assert!(granted.len() > 20, "{granted:?}");

@@ -2,6 +2,7 @@
 
 mod cpu;
 mod limit;
+mod messages;
 mod quota;
 mod saturate;
 mod site;
@@ -21,6 +22,8 @@ struct Arguments {
 enum Workload {
     /// As fast as it goes: enqueue, dispatch, ack, pop.
     Saturate(saturate::Saturate),
+    /// Messages: send, receive, complete.
+    Messages(messages::Messages),
     /// One hot key of a quota.
     Quota(quota::Quota),
     /// A tenant with a large backlog beside one with a few requests.
@@ -31,6 +34,7 @@ enum Workload {
 async fn main() -> anyhow::Result<()> {
     match Arguments::parse().workload {
         Workload::Saturate(saturate) => saturate.run().await,
+        Workload::Messages(messages) => messages.run().await,
         Workload::Quota(quota) => quota.run().await,
         Workload::Tenants(tenants) => tenants.run().await,
     }
