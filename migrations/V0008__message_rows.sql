@@ -29,6 +29,7 @@ ALTER TABLE requests
     ADD COLUMN locked_until timestamptz,
     ADD COLUMN lock_token uuid,
     ADD COLUMN ttl interval,                                       -- the deadline counts from its visibility
+    ADD COLUMN visible_at timestamptz,                             -- NULL: since it was enqueued, or not before due_at
     ADD COLUMN group_given text COLLATE "C",
     ADD COLUMN correlation_id text COLLATE "C",
     ADD COLUMN subject text COLLATE "C",
@@ -353,7 +354,7 @@ BEGIN
     promoted := cardinality(due);
     IF promoted > 0 THEN
         WITH up AS (
-            UPDATE requests r SET ready = r.group_id IS NULL, due_at = NULL,
+            UPDATE requests r SET ready = r.group_id IS NULL, due_at = NULL, visible_at = r.due_at,
                 held = CASE WHEN r.group_id IS NOT NULL THEN 'g'::"char" END,
                 tenant = CASE WHEN r.tenant <> '' THEN r.tenant ELSE
                     coalesce((SELECT tenant_of(r.metadata, q.tenant_attributes) FROM queues q

@@ -57,6 +57,19 @@ BEGIN
 END
 $$;
 
+-- Whether the lock of the last delivery lapses before the message expires: then it has died of that, whenever it is swept.
+CREATE FUNCTION lapsed_last(r requests, max_deliveries int) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(r.deliveries >= max_deliveries AND r.locked_until <= r.deadline, false)
+$$;
+
+-- What is said of a message that died by itself.
+CREATE FUNCTION describe_end(why text, deliveries int) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE why WHEN 'TTLExpired' THEN 'it had expired'
+        WHEN 'MaxDeliveryCountExceeded' THEN format('delivered %s times without success', deliveries) END
+$$;
+
 -- Ends requests that the caller has locked: rejected with a reason, or cancelled, expired, or delivered too often,
 -- which each row tells. The queue says what it keeps. Says how many.
 CREATE FUNCTION bury(q queues, tids tid[], reason text DEFAULT NULL, description text DEFAULT NULL) RETURNS bigint
@@ -69,20 +82,20 @@ DECLARE
 BEGIN
     WITH gone AS (
         DELETE FROM requests r WHERE r.ctid = ANY (tids)
-        RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled' WHEN r.deadline <= clock_timestamp() THEN 'TTLExpired'
+        RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled'
+            WHEN r.deadline <= clock_timestamp() AND NOT lapsed_last(r, q.max_deliveries) THEN 'TTLExpired'
             WHEN bury.reason IS NOT NULL THEN 'Rejected' ELSE 'MaxDeliveryCountExceeded' END AS why
     ), kept AS (
         INSERT INTO dead_letters (seq, queue_id, dead_at, enqueued_at, visible_at, expires_at, deliveries, answered, id, token,
             group_id, group_given, route, correlation_id, subject, content_type, reason, description, ttl, headers, metadata,
             payload)
         SELECT g.seq, g.queue_id, CASE g.why WHEN 'TTLExpired' THEN g.deadline
-                WHEN 'MaxDeliveryCountExceeded' THEN least(g.locked_until, clock_timestamp()) ELSE clock_timestamp() END, g.enqueued_at, coalesce(g.due_at, g.enqueued_at),
+                WHEN 'MaxDeliveryCountExceeded' THEN least(g.locked_until, clock_timestamp()) ELSE clock_timestamp() END, g.enqueued_at, coalesce(g.due_at, g.visible_at, g.enqueued_at),
             CASE WHEN isfinite(g.deadline) THEN g.deadline END, g.deliveries, g.answered, g.id, g.token, g.group_id,
             g.group_given, g.route, g.correlation_id, g.subject, g.content_type,
             CASE g.why WHEN 'Rejected' THEN bury.reason ELSE g.why END, CASE g.why
                 WHEN 'Rejected' THEN bury.description
-                WHEN 'TTLExpired' THEN 'it had expired'
-                ELSE format('delivered %s times without success', g.deliveries) END,
+                ELSE describe_end(g.why, g.deliveries) END,
             g.ttl, g.headers, g.metadata, g.payload
         FROM gone g
         WHERE q.dead_letters AND g.why <> 'Cancelled' AND (g.why <> 'TTLExpired' OR q.dead_letter_on_expiry)
@@ -139,7 +152,9 @@ $$;
 -- bodies to 32 MiB. A lock that has lapsed is none, and a dispatcher's that lost its lease is none. What has expired,
 -- was cancelled, or was delivered too often ends here instead of being delivered.
 --
--- One ordered index scan; what waits behind its group or for its time is not in it.
+-- One ordered index scan; what waits behind its group or for its time is not in it. It looks again where what comes next in
+-- a group may have a smaller number than what was found: where something was ended, where one whose lock has lapsed may have
+-- to step back, and, when messages are received and deleted, after each that is in a group.
 CREATE FUNCTION receive(queue text, max int DEFAULT 1, mode text DEFAULT 'peek_lock', attempt_id text DEFAULT NULL)
 RETURNS SETOF message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
@@ -148,18 +163,20 @@ SET enable_sort = on SET plan_cache_mode = force_generic_plan SET jit = off AS $
 #variable_conflict use_column
 DECLARE
     q queues := find_receivers(queue);
+    locks boolean := mode = 'peek_lock';
     wanted int := max;
     budget bigint := 33554432;
     at timestamptz;
-    span int;
+    span int := max;
     tids tid[];
-    ended tid[];
     seqs bigint[];
     bytes bigint;
+    ended tid[];
+    lapsed_groups text[];
+    stepped_back boolean := false;
     freed text[];
-    given bigint[] := '{}';
     answer message[];
-    answers message[];
+    answers message[] := '{}';
     recorded bigint;
 BEGIN
     IF max IS NULL OR max NOT BETWEEN 1 AND 256 THEN
@@ -175,19 +192,18 @@ BEGIN
         END IF;
     END IF;
     PERFORM tend(q);
-    FOR round IN 1 .. 256 LOOP
+    FOR round IN 1 .. 512 LOOP
         at := clock_timestamp();
-        span := CASE WHEN round = 1 THEN wanted ELSE least(greatest(span * 4, wanted), 1000) END;
-        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
-                array_agg(h.seq ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
-                sum(h.size) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
-                array_agg(h.tid) FILTER (WHERE h.over)
-            INTO tids, seqs, bytes, ended
+        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE h.fits), array_agg(h.seq ORDER BY h.seq) FILTER (WHERE h.fits),
+                sum(h.size) FILTER (WHERE h.fits), array_agg(h.tid) FILTER (WHERE h.over),
+                array_agg(h.group_id) FILTER (WHERE h.fits AND h.has_lapsed AND h.group_id IS NOT NULL)
+            INTO tids, seqs, bytes, ended, lapsed_groups
             FROM (
-                SELECT c.*, coalesce(sum(c.size) FILTER (WHERE NOT c.over) OVER w, 0) - CASE WHEN c.over THEN 0 ELSE c.size END AS before,
-                    count(*) FILTER (WHERE NOT c.over) OVER w AS place
+                SELECT c.*, NOT c.over AND count(*) FILTER (WHERE NOT c.over) OVER w <= wanted
+                    AND coalesce(sum(c.size) FILTER (WHERE NOT c.over) OVER w, 0) - c.size < budget
+                    AND (locks OR count(c.group_id) FILTER (WHERE NOT c.over) OVER w - (c.group_id IS NOT NULL)::int = 0) AS fits
                 FROM (
-                    SELECT r.ctid AS tid, r.seq, octet_length(r.payload) AS size,
+                    SELECT r.ctid AS tid, r.seq, r.group_id, r.epoch <> 0 AS has_lapsed, octet_length(r.payload) AS size,
                         r.cancelled OR r.deadline <= at OR r.deliveries >= q.max_deliveries AS over
                     FROM requests r
                     WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND (r.epoch = 0 OR r.locked_until <= at
@@ -195,50 +211,52 @@ BEGIN
                             AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
                     ORDER BY r.queue_id, r.ready, r.seq LIMIT span FOR UPDATE OF r SKIP LOCKED) AS c
                 WINDOW w AS (ORDER BY c.seq)) AS h;
-        IF ended IS NOT NULL THEN
+        IF ended IS NOT NULL AND round < 512 THEN
             PERFORM bury(q, ended);
-            CONTINUE WHEN round < 256; -- what that has freed may come before what was found
+            span := least(greatest(span * 4, wanted), 1000);
+            CONTINUE;
+        ELSIF lapsed_groups IS NOT NULL AND NOT stepped_back THEN
+            PERFORM free_groups(q.queue_id, lapsed_groups);
+            stepped_back := true;
+            CONTINUE;
         END IF;
-        IF tids IS NOT NULL THEN
-            IF mode = 'peek_lock' THEN
-                RETURN QUERY WITH taken AS (
-                    UPDATE requests r SET epoch = -1, attempt = 0, deliveries = r.deliveries + 1, dispatched_at = at,
-                        locked_until = at + q.lock_time, lock_token = gen_random_uuid()
-                    WHERE r.ctid = ANY (tids) RETURNING r.*)
-                SELECT t.seq, t.id, given_group(t.group_id, t.group_given), t.correlation_id, t.route, t.subject, t.content_type,
-                    coalesce(t.metadata, '{}'), t.ttl, t.payload, t.deliveries, t.enqueued_at, t.locked_until, t.lock_token::text
-                FROM taken t ORDER BY t.seq;
-            ELSE
-                WITH gone AS (
-                    DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
-                ), recorded AS (
-                    SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
-                        NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
-                )
-                SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
-                        g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
-                        NULL, NULL)::message ORDER BY g.seq),
-                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
-                    INTO answer, freed, recorded FROM gone g;
-                answers := CASE WHEN answers IS NULL THEN answer ELSE answers || answer END;
-                PERFORM free_groups(q.queue_id, freed);
-            END IF;
-            wanted := wanted - cardinality(tids);
-            budget := budget - bytes;
-            given := given || seqs;
+        EXIT WHEN tids IS NULL;
+        IF locks THEN
+            RETURN QUERY WITH taken AS (
+                UPDATE requests r SET epoch = -1, attempt = 0, deliveries = r.deliveries + 1, dispatched_at = at,
+                    locked_until = at + q.lock_time, lock_token = gen_random_uuid()
+                WHERE r.ctid = ANY (tids) RETURNING r.*)
+            SELECT t.seq, t.id, given_group(t.group_id, t.group_given), t.correlation_id, t.route, t.subject, t.content_type,
+                coalesce(t.metadata, '{}'), t.ttl, t.payload, t.deliveries, t.enqueued_at, t.locked_until, t.lock_token::text
+            FROM taken t ORDER BY t.seq;
+            EXIT;
         END IF;
+        WITH gone AS (
+            DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
+        ), recorded AS (
+            SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
+                NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
+        )
+        SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
+                g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
+                NULL, NULL)::message ORDER BY g.seq),
+            array_agg(g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
+            INTO answer, freed, recorded FROM gone g;
+        answers := answers || answer;
+        PERFORM free_groups(q.queue_id, freed);
+        wanted := wanted - cardinality(tids);
+        budget := budget - bytes;
+        span := wanted;
         EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
-        freed := NULL;
     END LOOP;
-    IF answers IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM unnest(answers) AS a ORDER BY a.seq;
+    IF answers <> '{}' THEN
+        RETURN QUERY SELECT * FROM unnest(answers);
         PERFORM remember(q, attempt_id, answers) WHERE attempt_id IS NOT NULL;
-    END IF;
-    IF attempt_id IS NOT NULL AND mode = 'peek_lock' AND given <> '{}' THEN
+    ELSIF attempt_id IS NOT NULL AND seqs IS NOT NULL THEN
         INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
             SELECT q.queue_id, receive.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'),
                 array_agg(r.seq), array_agg(r.lock_token)
-            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (given)
+            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (seqs)
             ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = excluded.seqs,
                 lock_tokens = excluded.lock_tokens, messages = NULL;
     END IF;

@@ -13,6 +13,7 @@ CREATE FUNCTION state_of(r requests, max_deliveries int, at timestamptz) RETURNS
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE
         WHEN r.epoch > 0 THEN 'locked'
+        WHEN lapsed_last(r, max_deliveries) AND r.locked_until <= at AND NOT r.cancelled THEN 'MaxDeliveryCountExceeded'
         WHEN r.deadline <= at THEN CASE WHEN r.cancelled THEN 'Cancelled' ELSE 'TTLExpired' END
         WHEN r.locked_until > at THEN 'locked'
         WHEN r.cancelled THEN 'Cancelled'
@@ -88,11 +89,11 @@ BEGIN
                 l.payload, l.deliveries, l.enqueued_at,
                 CASE WHEN is_live(l.state) THEN l.state ELSE 'dead' END AS state,
                 CASE WHEN l.state = 'locked' THEN l.locked_until END AS locked_until,
-                coalesce(l.due_at, l.enqueued_at) AS visible_at,
+                coalesce(l.due_at, l.visible_at, l.enqueued_at) AS visible_at,
                 CASE WHEN isfinite(l.deadline) THEN l.deadline END AS expires_at,
                 CASE l.state WHEN 'TTLExpired' THEN l.deadline WHEN 'MaxDeliveryCountExceeded' THEN coalesce(l.locked_until, at)
                     END AS dead_at,
-                CASE WHEN NOT is_live(l.state) THEN l.state END AS reason, NULL::text AS description
+                CASE WHEN NOT is_live(l.state) THEN l.state END AS reason, describe_end(l.state, l.deliveries) AS description
             FROM live l ORDER BY l.seq LIMIT wanted)
             UNION ALL
             (SELECT d.seq, d.id, d.group_id, d.group_given, d.correlation_id, d.route, d.subject, d.content_type, d.metadata, d.ttl,
@@ -195,7 +196,7 @@ BEGIN
         FROM gone g ORDER BY g.seq OFFSET 0
     ), back AS (
         INSERT INTO requests (seq, queue_id, partition_id, id, token, payload, deadline, route, ready, headers, metadata,
-            enqueued_at, tenant, receivable, answered, group_id, group_given, held, ttl, correlation_id, subject, content_type)
+            enqueued_at, tenant, receivable, answered, group_id, group_given, held, ttl, visible_at, correlation_id, subject, content_type)
         SELECT CASE WHEN goal.queue_id = q.queue_id THEN o.seq ELSE nextval('request_seq') END, goal.queue_id,
             partition_of(coalesce(o.lane, o.id)), o.id, gen_random_uuid()::text, o.payload,
             coalesce(now_at + least(o.ttl, goal.ttl), now_at + goal.default_deadline, 'infinity'), coalesce(goal.route, o.route),
@@ -203,7 +204,7 @@ BEGIN
             CASE WHEN goal.tenant_attributes IS NULL THEN '' ELSE tenant_of(o.metadata, goal.tenant_attributes) END,
             goal.receivers, o.answered OR goal.route IS NOT NULL, o.lane,
             CASE WHEN o.lane = '' THEN given_group(o.group_id, o.group_given) END,
-            CASE WHEN o.lane IS NOT NULL THEN 'g'::"char" END, o.ttl, o.correlation_id, o.subject, o.content_type
+            CASE WHEN o.lane IS NOT NULL THEN 'g'::"char" END, o.ttl, now_at, o.correlation_id, o.subject, o.content_type
         FROM ordered o
         RETURNING 1
     )

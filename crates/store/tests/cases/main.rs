@@ -18,6 +18,7 @@ mod enqueue;
 mod enqueue_races;
 mod flight;
 mod leases;
+mod message_model;
 mod messages;
 mod migrations;
 mod operators;
