@@ -306,7 +306,9 @@ BEGIN
 END
 $$;
 
--- Locks deferred messages, all or none.
+-- Locks deferred messages, all or none. One of a group at most, and none beside another of its group: one with a smaller
+-- number may have come due, or been redriven, since. So that none becomes ready meanwhile, the group's row is held, for
+-- which a sender may have to be waited for.
 CREATE FUNCTION receive_deferred(queue text, seqs bigint[]) RETURNS SETOF message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -315,6 +317,7 @@ DECLARE
     q queues := find_receivers(queue);
     tids tid[];
     missing bigint;
+    behind bigint;
 BEGIN
     IF seqs IS NULL THEN
         PERFORM fail('LH001', 'seqs must not be null; an empty array is allowed');
@@ -322,6 +325,9 @@ BEGIN
     IF q.adopting IS NOT NULL THEN
         PERFORM adopt(q);
     END IF;
+    PERFORM lock_groups(q.queue_id, g.ids) FROM (SELECT array_agg(r.group_id) AS ids FROM requests r
+        WHERE r.receivable AND r.queue_id = q.queue_id AND NOT r.ready AND r.seq = ANY (receive_deferred.seqs) AND r.held = 'd'
+            AND r.group_id IS NOT NULL) AS g WHERE g.ids IS NOT NULL;
     WITH found AS (
         SELECT r.ctid AS tid, r.seq FROM requests r
         WHERE r.receivable AND r.queue_id = q.queue_id AND NOT r.ready AND r.seq = ANY (receive_deferred.seqs) AND r.held = 'd'
@@ -331,6 +337,15 @@ BEGIN
         FROM unnest(receive_deferred.seqs) AS w (seq) LEFT JOIN found f ON f.seq = w.seq;
     IF missing IS NOT NULL OR array_position(seqs, NULL) IS NOT NULL THEN
         PERFORM fail('LH011', format('queue "%s" has no deferred message %s', queue, coalesce(missing::text, 'null')));
+    END IF;
+    SELECT min(d.seq) INTO behind FROM (
+        SELECT r.seq, r.group_id, row_number() OVER (PARTITION BY r.group_id ORDER BY r.seq) AS place
+        FROM requests r WHERE r.ctid = ANY (tids) AND r.group_id IS NOT NULL) AS d
+        WHERE d.place > 1 OR EXISTS (SELECT FROM requests r WHERE r.queue_id = q.queue_id AND r.group_id = d.group_id
+            AND r.ready AND r.held IS DISTINCT FROM 's'
+            AND (NOT r.cancelled OR r.epoch > 0 OR r.locked_until > clock_timestamp()));
+    IF behind IS NOT NULL THEN
+        PERFORM fail('LH011', format('message %s of queue "%s" waits for another of its group', behind, queue));
     END IF;
     RETURN QUERY WITH taken AS (
         UPDATE requests r SET ready = true, held = NULL, epoch = -1, attempt = 0, deliveries = r.deliveries + 1,
