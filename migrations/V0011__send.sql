@@ -97,7 +97,7 @@ BEGIN
     INSERT INTO requests (seq, queue_id, partition_id, id, token, payload, deadline, route, ready, due_at, metadata,
             enqueued_at, tenant, receivable, answered, group_id, group_given, held, ttl, correlation_id, subject, content_type)
         SELECT i.seq, q.queue_id, partition_of(coalesce(i.lane, i.id)), i.id, gen_random_uuid()::text, i.body,
-            least(coalesce(coalesce(i.at, now_at) + i.ttl, 'infinity'), coalesce(now_at + q.default_deadline, 'infinity')),
+            coalesce(coalesce(i.at, now_at) + coalesce(i.ttl, q.default_deadline), 'infinity'),
             coalesce(q.route, i.reply_to), i.at IS NULL AND (i.lane IS NULL OR i.opens), i.at, i.properties, now_at,
             CASE WHEN q.tenant_attributes IS NULL THEN '' ELSE tenant_of(i.properties, q.tenant_attributes) END,
             q.receivers, coalesce(q.route, i.reply_to) IS NOT NULL, i.lane, CASE WHEN i.lane = '' THEN i.group_id END,

@@ -171,11 +171,12 @@ DECLARE
     seqs bigint[];
     bytes bigint;
     freed text[];
-    unsettled text[];
+    overtaken text[];
     settled boolean := false;
-    passed bigint := -1;
     given bigint[] := '{}';
     answer message[];
+    answers message[];
+    recorded bigint;
 BEGIN
     IF max IS NULL OR max NOT BETWEEN 1 AND 256 THEN
         PERFORM fail('LH001', format('max must be from 1 to 256, not %s', coalesce(max::text, 'null')));
@@ -192,12 +193,11 @@ BEGIN
     PERFORM tend(q);
     FOR round IN 1 .. 256 LOOP
         at := clock_timestamp();
-        span := CASE WHEN ended IS NULL AND unsettled IS NULL THEN wanted ELSE greatest(wanted, 1000) END;
+        span := CASE WHEN round = 1 THEN wanted ELSE least(greatest(span * 4, wanted), 1000) END;
         SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE h.is_taken), array_agg(h.seq ORDER BY h.seq) FILTER (WHERE h.is_taken),
                 sum(h.size) FILTER (WHERE h.is_taken), array_agg(h.tid) FILTER (WHERE h.over),
-                array_agg(h.group_id) FILTER (WHERE h.over AND h.group_id IS NOT NULL),
                 array_agg(h.group_id) FILTER (WHERE h.overtakes)
-            INTO tids, seqs, bytes, ended, freed, unsettled
+            INTO tids, seqs, bytes, ended, overtaken
             FROM (
                 SELECT x.*, NOT x.passed_over AND x.before < budget AND x.place <= wanted
                     AND (x.next_freed IS NULL OR x.seq < x.next_freed) AS is_taken
@@ -217,7 +217,7 @@ BEGIN
                                 SELECT r.ctid AS tid, r.seq, r.group_id, r.epoch <> 0 AS lapsed, octet_length(r.payload) AS size,
                                     r.cancelled OR r.deadline <= at OR r.deliveries >= q.max_deliveries AS over
                                 FROM requests r
-                                WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq > passed
+                                WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready
                                     AND (r.epoch = 0 OR r.locked_until <= at
                                     OR r.epoch > 0 AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = r.queue_id
                                         AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
@@ -225,14 +225,11 @@ BEGIN
                     WINDOW w AS (ORDER BY f.seq)) AS x) AS h;
         IF ended IS NOT NULL THEN
             PERFORM bury(q, ended);
+            CONTINUE WHEN round < 256; -- what that has freed may come before what was found
         END IF;
-        IF unsettled IS NOT NULL AND NOT settled THEN
-            PERFORM free_groups(q.queue_id, unsettled);
-            settled := true;
-            CONTINUE;
-        END IF;
-        IF freed IS NOT NULL THEN -- what comes next in its group may have a smaller number than what is here
-            PERFORM bury_expired(q, 1000);
+        IF overtaken IS NOT NULL AND NOT settled THEN
+            PERFORM free_groups(q.queue_id, overtaken);
+            settled := true; -- as far as no sender holds them
             CONTINUE;
         END IF;
         IF tids IS NOT NULL THEN
@@ -254,20 +251,22 @@ BEGIN
                 SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
                         g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
                         NULL, NULL)::message ORDER BY g.seq),
-                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL
-                        AND (SELECT count(*) FROM recorded) IS NOT NULL)
-                    INTO answer, freed FROM gone g;
-                RETURN QUERY SELECT * FROM unnest(answer);
-                PERFORM remember(q, attempt_id, answer) WHERE attempt_id IS NOT NULL;
+                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
+                    INTO answer, freed, recorded FROM gone g;
+                answers := CASE WHEN answers IS NULL THEN answer ELSE answers || answer END;
                 PERFORM free_groups(q.queue_id, freed);
             END IF;
             wanted := wanted - cardinality(tids);
             budget := budget - bytes;
             given := given || seqs;
-            passed := seqs[cardinality(seqs)];
         END IF;
-        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
+        EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
+        freed := NULL;
     END LOOP;
+    IF answers IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM unnest(answers) AS a ORDER BY a.seq;
+        PERFORM remember(q, attempt_id, answers) WHERE attempt_id IS NOT NULL;
+    END IF;
     IF attempt_id IS NOT NULL AND mode = 'peek_lock' AND given <> '{}' THEN
         INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
             SELECT q.queue_id, receive.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'),
@@ -284,13 +283,13 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN group_id = '' THEN group_given ELSE group_id END
 $$;
 
--- Adds to the answer of an attempt whose messages are gone: kept whole.
+-- The answer of an attempt whose messages are gone: kept whole.
 CREATE FUNCTION remember(q queues, attempt_id text, answer message[]) RETURNS void
 LANGUAGE sql SET search_path FROM CURRENT AS $$
     INSERT INTO replays AS p (queue_id, attempt_id, expires_at, messages)
         VALUES (q.queue_id, remember.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'), answer)
         ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = NULL,
-            lock_tokens = NULL, messages = p.messages || excluded.messages
+            lock_tokens = NULL, messages = excluded.messages
 $$;
 
 -- The answer of an attempt that was made before. One at a time: a repeat waits for the first. Locks that were settled or
@@ -306,7 +305,7 @@ BEGIN
     SELECT * INTO first FROM replays p WHERE p.queue_id = q.queue_id AND p.attempt_id = replay.attempt_id
         AND p.expires_at > clock_timestamp();
     IF first.messages IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM unnest(first.messages);
+        RETURN QUERY SELECT * FROM unnest(first.messages) AS a ORDER BY a.seq;
         RETURN;
     END IF;
     RETURN QUERY SELECT r.seq, r.id, given_group(r.group_id, r.group_given), r.correlation_id, r.route, r.subject,

@@ -258,6 +258,7 @@ CREATE FUNCTION unsubscribe(topic text, name text, force boolean DEFAULT false) 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 BEGIN
+    PERFORM check_name('topic', topic), check_name('name', name);
     IF NOT EXISTS (SELECT FROM subscriptions s JOIN queues q ON q.queue_id = s.queue_id JOIN queues t ON t.queue_id = s.topic_id
         WHERE q.name = unsubscribe.name AND t.name = unsubscribe.topic) THEN
         PERFORM fail('LH011', format('topic "%s" has no subscription "%s"', topic, name));

@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what only tests use")]
 
+mod api;
 mod commands;
 mod configuration;
 mod containers;

@@ -64,7 +64,7 @@ impl Serve {
 }
 
 /// A field of the log's lines, wherever it comes first.
-fn logged(process: &Running, field: &str) -> Option<String> {
+pub(crate) fn logged(process: &Running, field: &str) -> Option<String> {
     let lines = process.stderr.lines();
     let values = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     values.filter_map(|value| Some(value.get(field)?.as_str()?.to_owned())).next()

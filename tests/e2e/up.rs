@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use leasehold_testkit::{cluster::find_bin_dir, database::temporary_directory, wait::until};
+use tokio::process::Command;
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
@@ -52,6 +53,14 @@ impl Up {
     }
 }
 
+/// Runs a call of curl that `up` prints.
+async fn call(arguments: &str) -> String {
+    let script = format!("curl --silent --show-error --fail-with-body --noproxy '*' {arguments}");
+    let output = Command::new("sh").args(["-euc", &script]).output().await.unwrap();
+    assert!(output.status.success(), "{script}\n{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Waits until Postgres has ended, and says in which state it left the directory.
 async fn state_left(data_dir: &Path) -> String {
     until("Postgres has ended", PATIENCE, async || !data_dir.join("postmaster.pid").exists()).await;
@@ -91,8 +100,12 @@ async fn ten_thousand_requests_in_one_statement_have_ten_thousand_results() {
     assert!(up.sql.query(pop, &[]).await.unwrap().is_empty());
 
     let page = up.process.stdout.lines().join("\n");
-    let metrics = page.split("curl ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
-    assert_eq!(get(metrics).await.0, 200);
+    let calls: Vec<&str> =
+        page.split("\n  curl ").skip(1).map(|rest| rest.split("\n\n").next().unwrap()).collect();
+    let [enqueue, pop, metrics] = calls[..] else { panic!("{calls:?}") };
+    assert!(call(enqueue).await.contains("\"requests\""));
+    assert!(call(pop).await.contains("\\\"content\\\":\\\"hello\\\""));
+    assert_eq!(get(metrics.split_whitespace().next().unwrap()).await.0, 200);
     up.process.signal("INT").await;
     up.process.ended_with(0).await;
     assert_eq!(state_left(&data_dir).await, "shut down");

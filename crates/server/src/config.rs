@@ -3,6 +3,8 @@
 //! `leasehold.sample.toml` beside this crate has every setting. What pools, queues and gates are told is the
 //! dispatcher's to define.
 
+mod api;
+
 use std::{fmt, net::SocketAddr, ops::Range, path::Path};
 
 use leasehold_dispatch::{
@@ -18,6 +20,8 @@ use crate::{
     telemetry::LogFormat,
 };
 
+pub(crate) use api::ApiSection;
+
 /// One installation to serve, as its file says.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
@@ -29,6 +33,8 @@ pub(crate) struct Config {
     queues: Vec<QueueConfig>,
     /// None: not said.
     pub(crate) http: Option<HttpSection>,
+    /// None: not said.
+    pub(crate) api: Option<ApiSection>,
     /// None: not said.
     pub(crate) log: Option<LogSection>,
     /// None: not said.
@@ -172,12 +178,7 @@ impl Config {
         let Some(url) = &self.database.url else {
             return Place::find(global.database_url.as_ref(), schema);
         };
-        let url = match url.strip_prefix("env:") {
-            None => url.clone(),
-            Some(name) => std::env::var(name).ok().filter(|url| !url.is_empty()).ok_or_else(|| {
-                Refused(format!("[database] url: the environment variable {name} is missing or empty"))
-            })?,
-        };
+        let url = from_environment("[database] url", url)?;
         Place::find(Some(&DatabaseUrl(url)), schema)
     }
 
@@ -199,6 +200,18 @@ impl Config {
         let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
         format!("{}, {}", count(self.queues.len(), "queue"), count(self.pools.len(), "pool"))
     }
+}
+
+/// A secret as a file has it: itself, or `env:NAME` for the content of that variable. `setting` is for the error.
+///
+/// # Errors
+/// When the variable is missing or empty.
+fn from_environment(setting: &str, text: &str) -> Result<String, Refused> {
+    let Some(name) = text.strip_prefix("env:") else { return Ok(text.to_owned()) };
+    std::env::var(name)
+        .ok()
+        .filter(|content| !content.is_empty())
+        .ok_or_else(|| Refused(format!("{setting}: the environment variable {name} is missing or empty")))
 }
 
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

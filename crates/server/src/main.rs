@@ -3,6 +3,7 @@
 //! What each command does is in `commands/`, one file each. Data goes to stdout, everything else to stderr.
 
 mod age;
+mod api;
 mod cli;
 mod commands;
 mod config;
@@ -11,7 +12,9 @@ mod exit;
 mod http;
 mod metrics;
 mod monitor;
+mod route;
 mod signals;
+mod submission;
 mod telemetry;
 
 use std::process::ExitCode;

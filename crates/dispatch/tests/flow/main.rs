@@ -20,6 +20,7 @@ mod ends;
 mod fences;
 mod gates;
 mod hindrances;
+mod messages;
 mod order;
 mod outcomes;
 mod peers;

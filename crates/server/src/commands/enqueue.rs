@@ -1,23 +1,22 @@
 //! `leasehold enqueue`: one request from the command line, or a file of them.
 //!
-//! What a line of a file may say is in `enqueue/line.rs`; how a file is read and how far it came, in
-//! `enqueue/file.rs`.
+//! How a file is read and how far it came is in `enqueue/file.rs`; what a line of it may say, in `submission.rs`.
 
 mod file;
-mod line;
 
 use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use anyhow::Context;
-use jiff::Timestamp;
 use leasehold_store::{Enqueued, NewRequest, Store};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::io::AsyncReadExt;
 
-use crate::{cli::Global, exit};
-
-use line::When;
+use crate::{
+    cli::Global,
+    exit,
+    submission::{Clock, When},
+};
 
 /// Enqueue one request, or a file of them
 ///
@@ -116,32 +115,6 @@ impl Args {
                 .map(|(k, v)| (k.clone(), Value::from(v.clone())))
                 .collect::<Map<_, _>>(),
             ..NewRequest::default()
-        })
-    }
-}
-
-/// The database's clock, asked at most once, and only where a time is reckoned from now.
-struct Clock<'a> {
-    store: &'a Store,
-    now: Option<Timestamp>,
-}
-
-impl<'a> Clock<'a> {
-    fn new(store: &'a Store) -> Self {
-        Self { store, now: None }
-    }
-
-    async fn resolve(&mut self, when: Option<When>) -> anyhow::Result<Option<Timestamp>> {
-        Ok(match when {
-            None => None,
-            Some(When::At(time)) => Some(time),
-            Some(When::In(duration)) => {
-                let now = match self.now {
-                    Some(now) => now,
-                    None => *self.now.insert(self.store.now().await?),
-                };
-                Some(now.checked_add(duration).context("the time is too far away")?)
-            }
         })
     }
 }

@@ -3,18 +3,12 @@
 use std::{io::Write, time::Duration};
 
 use anyhow::Context;
-use base64::{Engine, prelude::BASE64_STANDARD};
-use jiff::Timestamp;
-use leasehold_store::{Bell, Error as StoreError, Listener, ResultRow, Store};
-use serde::Serialize;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, interval_at},
-};
+use leasehold_store::{Error as StoreError, Listener, ResultRow, Store};
 
 use crate::{
     cli::{Global, read_duration},
     exit,
+    route::{ResultJson, RouteBell},
     signals::Signals,
 };
 
@@ -22,11 +16,6 @@ use crate::{
 const DEFAULT_MAX: u64 = 100;
 /// Results leased at a time.
 const BATCH: u64 = 500;
-/// How often a route is looked at although nothing rang.
-const FALLBACK_POLL: Duration = Duration::from_secs(5);
-/// How often the route is asked again to ring: it does so for a minute.
-const LISTEN_AGAIN: Duration = Duration::from_secs(30);
-
 /// Take results off a route, as JSON lines
 ///
 /// Lowest seq first. At least once: a result is leased, written to stdout, and only then removed. When this program or its reader ends
@@ -83,11 +72,8 @@ impl Poller<'_> {
     async fn follow(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::catch()?;
         let listener = Listener::start(&self.store);
-        let channel =
-            self.store.listen_results(self.route).await.context("the route cannot be listened to")?;
-        let mut bells = listener.subscribe(&channel).await?;
-        let mut asked = Instant::now();
-        let mut fallback = interval_at(Instant::now() + FALLBACK_POLL, FALLBACK_POLL);
+        let refused = "the route cannot be listened to";
+        let mut bell = RouteBell::subscribe(&self.store, &listener, self.route).await.context(refused)?;
         loop {
             // Not cancelled by a signal: a batch that is leased is written and acked first.
             self.empty().await.or_else(survive)?;
@@ -95,15 +81,10 @@ impl Poller<'_> {
                 return Ok(());
             }
             tokio::select! {
-                () = rung(&mut bells) => {}
-                _ = fallback.tick() => {}
+                () = bell.rung() => {}
                 _ = signals.next() => return Ok(()),
             }
-            if asked.elapsed() >= LISTEN_AGAIN {
-                let again = self.store.listen_results(self.route).await;
-                again.map(|_| ()).context("the route cannot be listened to").or_else(survive)?;
-                asked = Instant::now();
-            }
+            bell.keep().await.context(refused).or_else(survive)?;
         }
     }
 
@@ -165,67 +146,9 @@ fn survive(error: anyhow::Error) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for a bell, and takes all that wait.
-async fn rung(bells: &mut mpsc::Receiver<Bell>) {
-    if bells.recv().await.is_none() {
-        // The listener is gone with its runtime; the fallback remains.
-        std::future::pending::<()>().await;
-    }
-    while bells.try_recv().is_ok() {}
-}
-
-#[derive(Serialize)]
-struct Printed<'a> {
-    seq: i64,
-    id: &'a str,
-    token: &'a str,
-    queue: &'a str,
-    status: Option<i32>,
-    code: Option<&'a str>,
-    message: Option<&'a str>,
-    content_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body_base64: Option<String>,
-    attempt: i64,
-    deliveries: i32,
-    enqueued_at: Timestamp,
-    dispatched_at: Option<Timestamp>,
-    finished_at: Timestamp,
-    expires_at: Option<Timestamp>,
-}
-
-impl<'a> Printed<'a> {
-    fn of(row: &'a ResultRow) -> Self {
-        let text = row.body.as_deref().map(std::str::from_utf8);
-        Self {
-            seq: row.seq,
-            id: &row.id,
-            token: &row.token,
-            queue: &row.queue,
-            status: row.status,
-            code: row.code.as_deref(),
-            message: row.message.as_deref(),
-            content_type: row.content_type.as_deref(),
-            body: text.and_then(Result::ok),
-            body_base64: match (&row.body, text) {
-                (Some(body), Some(Err(_))) => Some(BASE64_STANDARD.encode(body)),
-                _ => None,
-            },
-            attempt: row.attempt,
-            deliveries: row.deliveries,
-            enqueued_at: row.enqueued_at,
-            dispatched_at: row.dispatched_at,
-            finished_at: row.finished_at,
-            expires_at: row.expires_at,
-        }
-    }
-}
-
 fn write(out: &mut impl Write, rows: &[ResultRow]) -> std::io::Result<()> {
     for row in rows {
-        serde_json::to_writer(&mut *out, &Printed::of(row))?;
+        serde_json::to_writer(&mut *out, &ResultJson::of(row))?;
         out.write_all(b"\n")?;
     }
     out.flush()
@@ -234,6 +157,7 @@ fn write(out: &mut impl Write, rows: &[ResultRow]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use jiff::Timestamp;
     use serde_json::Value;
 
     use super::*;

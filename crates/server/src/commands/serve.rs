@@ -3,11 +3,13 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use leasehold_dispatch::{Dispatcher, DrainReport};
+use leasehold_store::Store;
 
 use super::migrate;
 use crate::{
+    api::{self, ApiServer, Bound},
     cli::Global,
     config::{Config, TracesSection},
     exit::{self, Refused},
@@ -30,7 +32,7 @@ Examples:
   leasehold serve --config leasehold.toml --migrate      make or update the schema first
   leasehold serve --config eu.toml --config us.toml      two installations in one process
 
-Of several files, only the first may have [http], [log] and [traces].")]
+Of several files, only the first may have [http], [api], [log] and [traces]. The API is that of its installation.")]
 pub(crate) struct Args {
     /// A TOML file for each installation
     #[arg(long, required = true, value_name = "FILE")]
@@ -50,6 +52,8 @@ pub(crate) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     for (path, config) in args.config.iter().zip(&configs) {
         config.check_backends().with_context(|| path.display().to_string())?;
     }
+    let api = first.api.clone().unwrap_or_default().options();
+    let api = api.with_context(|| args.config[0].display().to_string())?;
     if args.check {
         for (path, config) in args.config.iter().zip(&configs) {
             println!("{}: good: {}", path.display(), config.summary());
@@ -57,7 +61,7 @@ pub(crate) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
         return Ok(exit::OK);
     }
     let telemetry = Telemetry::start(&LogConfig::choose(global, first.log.as_ref()), first.traces.as_ref())?;
-    let result = serve(global, args, &configs).await;
+    let result = serve(global, args, &configs, api).await;
     telemetry.flush().await;
     result
 }
@@ -68,6 +72,7 @@ fn read(args: &Args) -> Result<Vec<Config>, Refused> {
     for (path, config) in args.config.iter().zip(&configs).skip(1) {
         let sections = [
             ("http", config.http.is_some()),
+            ("api", config.api.is_some()),
             ("log", config.log.is_some()),
             ("traces", config.traces.is_some()),
         ];
@@ -81,26 +86,37 @@ fn read(args: &Args) -> Result<Vec<Config>, Refused> {
     Ok(configs)
 }
 
-async fn serve(global: &Global, args: &Args, configs: &[Config]) -> anyhow::Result<u8> {
+async fn serve(
+    global: &Global,
+    args: &Args,
+    configs: &[Config],
+    api: Option<api::Options>,
+) -> anyhow::Result<u8> {
     let mut signals = Signals::catch()?;
     let monitor = Arc::new(Monitor::new(configs.len(), metrics::install()?));
     let listen = configs[0].http.clone().unwrap_or_default().listen;
     let _http = start_http(listen, &monitor).await?;
+    let mut bound = bind_api(api).await?;
+    let mut api = None;
     let traced = configs[0].traces.as_ref().is_some_and(TracesSection::is_on);
     let mut dispatchers = Vec::new();
     let start = async {
         for (path, config) in args.config.iter().zip(configs) {
-            let dispatcher = start_one(global, args.migrate, config, traced, &monitor)
+            let (store, dispatcher) = start_one(global, args.migrate, config, traced, &monitor)
                 .await
                 .with_context(|| format!("{} cannot be served", path.display()))?;
             dispatchers.push(dispatcher);
+            // Of the first.
+            if let Some(bound) = bound.take() {
+                api = Some(bound.serve(store)?);
+            }
         }
         anyhow::Ok(())
     };
     let signal = tokio::select! {
         started = start => {
             if let Err(error) = started {
-                drain(dispatchers, &monitor, &mut signals).await;
+                drain(dispatchers, api, &monitor, &mut signals).await;
                 return Err(error);
             }
             signals.next().await
@@ -108,7 +124,7 @@ async fn serve(global: &Global, args: &Args, configs: &[Config]) -> anyhow::Resu
         signal = signals.next() => signal,
     };
     tracing::info!(signal, "stopping in order; a second signal stops at once");
-    Ok(drain(dispatchers, &monitor, &mut signals).await)
+    Ok(drain(dispatchers, api, &monitor, &mut signals).await)
 }
 
 async fn start_http(
@@ -123,13 +139,22 @@ async fn start_http(
     Ok(Some(server))
 }
 
+async fn bind_api(options: Option<api::Options>) -> anyhow::Result<Option<Bound>> {
+    let Some(options) = options else { return Ok(None) };
+    let listen = options.listen;
+    let bound = options.bind().await;
+    let bound = bound.with_context(|| format!("[api] listen: {listen} cannot be listened on"))?;
+    tracing::info!(api = %bound.address, "the HTTP API is served");
+    Ok(Some(bound))
+}
+
 async fn start_one(
     global: &Global,
     migrate: bool,
     config: &Config,
     traced: bool,
     monitor: &Monitor,
-) -> anyhow::Result<Dispatcher> {
+) -> anyhow::Result<(Store, Dispatcher)> {
     let place = config.place(global)?;
     let store = place.open(config.database.pool_size, traced)?;
     if migrate {
@@ -142,20 +167,30 @@ async fn start_one(
     store.check_schema().await?;
     let dispatcher = Dispatcher::start(store.clone(), config.dispatcher()).await?;
     tracing::info!(owner = dispatcher.owner(), schema = place.schema, "dispatching: {}", config.summary());
-    monitor.add(&place, store, &dispatcher);
-    Ok(dispatcher)
+    monitor.add(&place, store.clone(), &dispatcher);
+    Ok((store, dispatcher))
 }
 
-/// Drains every dispatcher; a second signal stops waiting for that.
-pub(crate) async fn drain(dispatchers: Vec<Dispatcher>, monitor: &Monitor, signals: &mut Signals) -> u8 {
+/// Stops the API and drains every dispatcher; a second signal stops waiting for that.
+pub(crate) async fn drain(
+    dispatchers: Vec<Dispatcher>,
+    api: Option<ApiServer>,
+    monitor: &Monitor,
+    signals: &mut Signals,
+) -> u8 {
     monitor.begin_drain();
     let drained = join_all(dispatchers.into_iter().map(|dispatcher| async move {
         let owner = dispatcher.owner().to_owned();
         let DrainReport { finished, handed_back } = dispatcher.drain().await;
         tracing::info!(owner, finished, handed_back, "drained");
     }));
+    let answered = async {
+        if let Some(api) = api {
+            api.stop().await;
+        }
+    };
     tokio::select! {
-        _ = drained => exit::OK,
+        _ = join(drained, answered) => exit::OK,
         signal = signals.next() => {
             tracing::warn!(signal, "stopped at once: leases lapse, and what was in flight is dispatched again");
             exit::KILLED

@@ -28,6 +28,7 @@ use leasehold_testkit::{
 
 use super::{migrate, serve};
 use crate::{
+    api::{self, ApiServer},
     cli::Global,
     config::HttpSection,
     database::{DEFAULT_SCHEMA, DatabaseUrl, Place},
@@ -45,6 +46,8 @@ const ROUTE: &str = "replies";
 const DISPATCHERS: usize = 2;
 /// Connections of each dispatcher: two of them and a few shells fit into Postgres's hundred.
 const POOL_SIZE: usize = 16;
+/// Connections of the API.
+const API_POOL_SIZE: usize = 8;
 /// How long the dispatchers may take to be ready.
 const READY_TIME: Duration = Duration::from_secs(60);
 /// How long connections may take to be given back at the end.
@@ -75,6 +78,7 @@ pub(crate) struct Args {
 #[derive(Default)]
 struct System {
     dispatchers: Vec<Dispatcher>,
+    api: Option<ApiServer>,
     stores: Vec<Store>,
     stand_in: Option<StandIn>,
     cluster: Option<Cluster>,
@@ -95,8 +99,8 @@ pub(crate) async fn run(global: &Global, args: Args) -> anyhow::Result<u8> {
     let outcome = match started {
         Ok(None) => Ok(exit::INTERRUPTED),
         Err(error) => Err(error),
-        Ok(Some(place)) => {
-            say(&tour::text(&place, http.address));
+        Ok(Some((place, api))) => {
+            say(&tour::text(&place, http.address, api));
             let signal = signals.next().await;
             tracing::info!(signal, "stopping in order; a second signal stops at once");
             Ok(exit::OK)
@@ -107,10 +111,15 @@ pub(crate) async fn run(global: &Global, args: Args) -> anyhow::Result<u8> {
 }
 
 impl System {
-    /// Starts it all, and returns where the installation is once the dispatchers are ready.
+    /// Starts it all, and returns where the installation and its API are once the dispatchers are ready.
     ///
     /// Dropping the future leaves what was started in `self`.
-    async fn start(&mut self, global: &Global, args: &Args, monitor: &Monitor) -> anyhow::Result<Place> {
+    async fn start(
+        &mut self,
+        global: &Global,
+        args: &Args,
+        monitor: &Monitor,
+    ) -> anyhow::Result<(Place, SocketAddr)> {
         let schema = global.schema.as_deref().unwrap_or(DEFAULT_SCHEMA);
         let url = match &global.database_url {
             Some(url) => url.clone(),
@@ -126,8 +135,7 @@ impl System {
         tracing::info!("{}", migrate::describe(schema, &report));
         store.close().await;
 
-        let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let stand_in = StandIn::start(free, StandInOptions::default())
+        let stand_in = StandIn::start(free_address(), StandInOptions::default())
             .await
             .context("the stand-in backend cannot be started")?;
         let config = dispatcher_config(&stand_in.base_url());
@@ -141,11 +149,21 @@ impl System {
             let why = monitor.check_ready().err().unwrap_or_default();
             bail!("the dispatchers are not ready after {} s: {why}", READY_TIME.as_secs());
         }
-        Ok(place)
+        let address = self.start_api(&place).await?;
+        Ok((place, address))
+    }
+
+    async fn start_api(&mut self, place: &Place) -> anyhow::Result<SocketAddr> {
+        let options = api::Options { listen: free_address(), ..api::Options::default() };
+        let bound = options.bind().await.context("the HTTP API cannot listen")?;
+        let (address, store) = (bound.address, place.open(API_POOL_SIZE, false)?);
+        self.stores.push(store.clone());
+        self.api = Some(bound.serve(store)?);
+        Ok(address)
     }
 
     async fn stop(self, monitor: &Monitor, signals: &mut Signals) -> u8 {
-        let code = serve::drain(self.dispatchers, monitor, signals).await;
+        let code = serve::drain(self.dispatchers, self.api, monitor, signals).await;
         if let Some(stand_in) = self.stand_in {
             stand_in.stop().await;
         }
@@ -164,6 +182,10 @@ impl System {
         }
         code
     }
+}
+
+fn free_address() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
 }
 
 async fn start_dispatcher(
@@ -210,7 +232,7 @@ fn dispatcher_config(backend: &str) -> DispatcherConfig {
 /// Where asked; or else at the default address, or where that is taken, on a free port.
 async fn start_http(asked: Option<SocketAddr>, monitor: &Arc<Monitor>) -> anyhow::Result<HttpServer> {
     let default = HttpSection::default().listen;
-    let listen = asked.or(default).unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let listen = asked.or(default).unwrap_or_else(free_address);
     match HttpServer::start(listen, Arc::clone(monitor)).await {
         Err(error) if asked.is_none() && error.kind() == std::io::ErrorKind::AddrInUse => {
             let free = SocketAddr::from((listen.ip(), 0));

@@ -38,6 +38,7 @@ fn the_sample_is_the_defaults() {
     );
     assert_eq!(sample.dispatcher, DispatcherConfig::default());
     assert_eq!(sample.http, Some(HttpSection::default()));
+    assert_eq!(sample.api, Some(ApiSection::default()));
     assert_eq!(sample.log, Some(LogSection::default()));
     assert_eq!(sample.traces, Some(TracesSection::default()));
     let minimal = Config::parse(GOOD).unwrap();
@@ -81,13 +82,14 @@ fn sample_keys(header: &str) -> BTreeSet<String> {
 #[test]
 fn the_sample_names_every_setting() {
     let tables = BTreeSet::from(
-        ["database", "dispatcher", "pools", "queues", "http", "log", "traces"].map(str::to_owned),
+        ["database", "dispatcher", "pools", "queues", "http", "api", "log", "traces"].map(str::to_owned),
     );
     assert_eq!(known_keys(""), tables);
     for (header, elsewhere) in [
         ("[database]", &[][..]),
         ("[dispatcher]", &["pools", "queues"]),
         ("[http]", &[]),
+        ("[api]", &[]),
         ("[log]", &[]),
         ("[traces]", &[]),
         ("[[pools]]", &["backend"]),
@@ -130,7 +132,8 @@ fn neither_errors_nor_debug_show_a_secret() {
         assert!(!message.contains("hunter2"), "{message}");
     }
     let traces = "[traces]\nendpoint = 'http://c/v1/traces?key=hunter2'";
-    let config = Config::parse(&format!("[database]\nurl = '{url}'\n{traces}\n{GOOD}")).unwrap();
+    let api = "[api]\ntokens = [{ token = 'hunter2', scopes = ['admin'] }]";
+    let config = Config::parse(&format!("[database]\nurl = '{url}'\n{traces}\n{api}\n{GOOD}")).unwrap();
     let shown = format!("{config:?}");
     assert!(!shown.contains("hunter2"), "{shown}");
 }

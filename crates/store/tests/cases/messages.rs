@@ -15,6 +15,7 @@ mod groups;
 mod groups_open;
 mod locks;
 mod peeking;
+mod plain_sql;
 mod receivers_on;
 mod redriving;
 mod refusals;

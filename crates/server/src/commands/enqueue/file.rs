@@ -7,8 +7,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use leasehold_store::{Enqueued, Error as StoreError, NewRequest, Store};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 
-use super::{Args, Clock, line::Line, print};
-use crate::{exit, signals::Signals};
+use super::{Args, print};
+use crate::{
+    exit,
+    signals::Signals,
+    submission::{Clock, Submission},
+};
 
 /// A batch is enqueued at this many requests or payload bytes, in one transaction.
 const BATCH_REQUESTS: usize = 1000;
@@ -60,7 +64,11 @@ pub(super) async fn run(store: &Store, path: &Path, args: &Args) -> anyhow::Resu
     Ok(exit::OK)
 }
 
-async fn enqueue(store: &Store, args: &Args, requests: Vec<(u64, Line)>) -> anyhow::Result<Vec<Enqueued>> {
+async fn enqueue(
+    store: &Store,
+    args: &Args,
+    requests: Vec<(u64, Submission)>,
+) -> anyhow::Result<Vec<Enqueued>> {
     let mut clock = Clock::new(store);
     let defaults = args.defaults(&mut clock).await?;
     let mut batch = Vec::with_capacity(requests.len());
@@ -113,7 +121,7 @@ impl Lines {
     /// The next requests with their line numbers, none at the end; and what is wrong with the line after them.
     ///
     /// Dropping the future loses lines.
-    async fn batch(&mut self) -> (Vec<(u64, Line)>, Option<String>) {
+    async fn batch(&mut self) -> (Vec<(u64, Submission)>, Option<String>) {
         let (mut requests, mut size) = (Vec::new(), 0);
         let mut text = Vec::new();
         while requests.len() < BATCH_REQUESTS && size < BATCH_BYTES {
@@ -126,7 +134,7 @@ impl Lines {
                 Err(error) => return (requests, fault(error.to_string())),
             }
             let line = match std::str::from_utf8(&text) {
-                Ok(text) => Line::parse(text),
+                Ok(text) => Submission::parse(text),
                 Err(_) => Err("this is no UTF-8".into()),
             };
             match line {

@@ -298,3 +298,18 @@ async fn completing_a_batch_frees_each_group() {
     );
     assert_eq!(site.states().await.iter().filter(|(_, s)| *s == MessageState::Locked).count(), 3);
 }
+
+/// Whatever had to end or leave before one could be seen.
+#[tokio::test]
+async fn messages_come_in_sequence_order_over_all_groups() {
+    let site = site().await;
+    let seqs = site.send_grouped(&[("g", "expired"), ("g", "g2"), ("h", "h1"), ("h", "h2")]).await;
+    site.send(&["free"]).await;
+    site.expire(seqs[0]).await;
+    assert_eq!(bodies(&site.receive(2).await), ["g2", "h1"]);
+    for seq in &seqs[1..3] {
+        site.lapse_lock(*seq).await;
+    }
+    site.expire(seqs[1]).await;
+    assert_eq!(bodies(&site.drain(10).await), ["h1", "h2", "free"]);
+}

@@ -98,7 +98,10 @@ async fn message_is_scheduled_to_a_topic_and_each_copy_cancelled_by_itself() {
 #[tokio::test]
 async fn subscribing_again_changes_the_filter_alone() {
     let site = topic().await;
-    site.store.configure_queue("gold", &json!({ "lock_time": "5 minutes", "max_deliveries": 3 })).await.unwrap();
+    site.store
+        .configure_queue("gold", &json!({ "lock_time": "5 minutes", "max_deliveries": 3 }))
+        .await
+        .unwrap();
     site.store.send_one("t", &tiered("gold", "before")).await.unwrap();
     let config = site.store.list_queues().await.unwrap();
     site.store.subscribe("t", "gold", Some(r#"$.properties.tier == "silver""#)).await.unwrap();
@@ -107,14 +110,30 @@ async fn subscribing_again_changes_the_filter_alone() {
     let received = site.receive_from("gold", 10).await;
     assert_eq!(bodies(&received), ["before", "silver"]);
     assert!(received[0].locked_for.unwrap().as_secs() > 60);
-    let filters: Vec<_> =
-        site.store.list_subscriptions(Some("t")).await.unwrap().into_iter().map(|s| (s.name, s.filter)).collect();
-    assert_eq!(filters, [
-        ("all".to_owned(), None),
-        ("gold".to_owned(), Some(r#"($."properties"."tier" == "silver")"#.to_owned()))
-    ]);
+    let filters: Vec<_> = site
+        .store
+        .list_subscriptions(Some("t"))
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|s| (s.name, s.filter))
+        .collect();
+    assert_eq!(
+        filters,
+        [
+            ("all".to_owned(), None),
+            ("gold".to_owned(), Some(r#"($."properties"."tier" == "silver")"#.to_owned()))
+        ]
+    );
     site.store.subscribe("t", "gold", Some("")).await.unwrap();
-    assert!(site.store.list_subscriptions(None).await.unwrap().iter().all(|s| s.filter.is_none() && s.topic == "t"));
+    assert!(
+        site.store
+            .list_subscriptions(None)
+            .await
+            .unwrap()
+            .iter()
+            .all(|s| s.filter.is_none() && s.topic == "t")
+    );
 }
 
 /// Case 7.
@@ -140,7 +159,8 @@ async fn names_of_queues_topics_and_subscriptions_are_one_space() {
         site.store.subscribe("t", "theirs", None).await,
         site.store.subscribe("new", "q", None).await,
         site.store.subscribe("new", "new", None).await,
-        site.store.redrive("q", &leasehold_store::Redrive { target: Some("t".into()), ..Default::default() })
+        site.store
+            .redrive("q", &leasehold_store::Redrive { target: Some("t".into()), ..Default::default() })
             .await
             .map(|_| ()),
     ];
@@ -189,7 +209,10 @@ async fn what_one_subscription_refuses_is_sent_to_none() {
     site.store.configure_queue("gold", &json!({ "ordering": "group_fifo" })).await.unwrap();
     let error = site.store.send_one("t", &tiered("gold", "x")).await.unwrap_err();
     assert!(matches!(error, Error::GroupRequired(_)), "{error:?}");
-    site.store.configure_queue("gold", &json!({ "ordering": "standard", "max_payload_bytes": 2 })).await.unwrap();
+    site.store
+        .configure_queue("gold", &json!({ "ordering": "standard", "max_payload_bytes": 2 }))
+        .await
+        .unwrap();
     let error = site.store.send_one("t", &tiered("gold", "xyz")).await.unwrap_err();
     assert!(matches!(error, Error::PayloadTooLarge(_)), "{error:?}");
     assert_eq!(site.count("requests").await, 0);

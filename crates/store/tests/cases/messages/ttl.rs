@@ -49,7 +49,10 @@ async fn expired_message_is_dead_in_whatever_state_it_was() {
     for seq in [seqs[2], seqs[3]] {
         // One that would be due as well.
         site.sql
-            .execute("UPDATE requests SET due_at = now() - interval '1 minute' WHERE seq = $1 AND NOT ready", &[&seq])
+            .execute(
+                "UPDATE requests SET due_at = now() - interval '1 minute' WHERE seq = $1 AND NOT ready",
+                &[&seq],
+            )
             .await
             .unwrap();
     }
@@ -108,14 +111,35 @@ async fn time_to_live_counts_from_when_the_message_is_visible() {
     assert_eq!(site.peek().await.iter().find(|m| m.seq == none).unwrap().expires_at, None);
 }
 
+/// It is for what names none, and counts from when the message is visible, as a time to live does.
+#[tokio::test]
+async fn default_deadline_is_the_time_to_live_of_messages_that_have_none() {
+    let site = site_with(json!({ "default_deadline": "1 hour" })).await;
+    let at = site.store.now().await.unwrap() + SignedDuration::from_hours(10);
+    site.store.send("q", &[message("none"), lasting(2 * HOUR, "own")]).await.unwrap();
+    let spans: Vec<_> = site
+        .peek()
+        .await
+        .iter()
+        .map(|m| m.expires_at.unwrap().duration_since(m.enqueued_at).as_secs())
+        .collect();
+    assert_eq!(spans, [3600, 7200]);
+    let seq = site.store.schedule("q", &[message("later")], at).await.unwrap()[0];
+    let later = site.store.peek("q", seq, None, 1).await.unwrap();
+    assert_eq!(later[0].expires_at, Some(at + SignedDuration::from_hours(1)));
+}
+
 #[tokio::test]
 async fn redriven_message_has_its_time_to_live_anew() {
     let site = site_with(json!({ "ttl": "2 hours" })).await;
     site.store.create_queue("short", &json!({ "ttl": "10 minutes" })).await.unwrap();
     site.store.create_queue("long", &json!({ "ttl": "20 hours" })).await.unwrap();
-    for (target, ttl, hours) in [(None, Some(HOUR), 60), (Some("short"), Some(HOUR), 10), (None, None, 120),
-        (Some("long"), Some(5 * HOUR), 300)]
-    {
+    for (target, ttl, hours) in [
+        (None, Some(HOUR), 60),
+        (Some("short"), Some(HOUR), 10),
+        (None, None, 120),
+        (Some("long"), Some(5 * HOUR), 300),
+    ] {
         let seq = site.store.send_one("q", &NewMessage { ttl, ..message("x") }).await.unwrap();
         site.expire(seq).await;
         let redrive = Redrive { target: target.map(str::to_owned), ..Redrive::default() };
@@ -134,7 +158,9 @@ async fn redriven_message_has_its_time_to_live_anew() {
 #[tokio::test]
 async fn expired_message_stands_in_no_groups_way() {
     let site = site().await;
-    let seqs = site.send_grouped(&[("g", "deferred"), ("g", "parked"), ("g", "locked"), ("g", "blocked"), ("g", "last")]).await;
+    let seqs = site
+        .send_grouped(&[("g", "deferred"), ("g", "parked"), ("g", "locked"), ("g", "blocked"), ("g", "last")])
+        .await;
     let head = site.receive_one().await;
     site.store.defer("q", head.lock().unwrap()).await.unwrap();
     site.expire(seqs[0]).await;
