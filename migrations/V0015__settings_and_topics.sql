@@ -64,6 +64,8 @@ BEGIN
         PERFORM fail('LH001', 'dedup_window must be from 1 millisecond to 1 year, or 0 for none');
     ELSIF q.dead_letter_max_age > '100 years' THEN
         PERFORM fail('LH001', 'dead_letter_max_age must be at most 100 years; below 0 is without bound');
+    ELSIF least(q.dead_letter_max_count, q.dead_letter_max_bytes) < -1 THEN
+        PERFORM fail('LH001', 'dead_letter_max_count and dead_letter_max_bytes must be at least -1, which is without bound');
     END IF;
     RETURN q;
 END

@@ -217,6 +217,18 @@ async fn one_process_serves_two_installations() {
     serve.stop().await;
 }
 
+/// The words of a command as a shell reads it, as far as single quotes go.
+fn words(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for (n, part) in line.split('\'').enumerate() {
+        match n % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
 /// The README's shell commands that begin with the program's name, as they stand there, with its configuration.
 #[tokio::test]
 async fn the_commands_of_the_readme_work() {
@@ -226,14 +238,15 @@ async fn the_commands_of_the_readme_work() {
         format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n", code_blocks(&readme, "toml").concat());
     installation.directory.write("leasehold.toml", &configuration);
     let blocks = code_blocks(&readme, "sh");
-    let commands: Vec<Vec<&str>> = blocks
+    let commands: Vec<Vec<String>> = blocks
         .iter()
         .flat_map(|block| block.lines())
         .filter_map(|line| line.strip_prefix("leasehold "))
-        .map(|line| line.split('#').next().unwrap_or_default().split_whitespace().collect())
+        .map(|line| words(line.split('#').next().unwrap_or_default()))
         .collect();
-    assert_eq!(commands.len(), 4, "{commands:?}");
+    assert_eq!(commands.len(), 11, "{commands:?}");
     for args in commands {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut command = leasehold(&args);
         command.current_dir(installation.directory.path()).env("DATABASE_URL", installation.url());
         let mut process = Running::start(&mut command);
@@ -247,7 +260,11 @@ async fn the_commands_of_the_readme_work() {
         }
         process.ended_with(0).await;
     }
-    for args in ["up", "serve", "migrate", "enqueue", "pop", "cancel", "quota", "status", "stand-in"] {
+    // The filter of the topic's subscription was given as one word.
+    assert_eq!(installation.run(&["receive", "audit"]).await.good().lines().len(), 1);
+    let commands =
+        "up serve migrate enqueue pop cancel send receive peek dlq queue topic quota status stand-in";
+    for args in commands.split(' ') {
         let help = installation.run(&[args, "--help"]).await.good().stdout;
         assert!(help.contains("Usage: leasehold"), "{help}");
     }

@@ -11,13 +11,15 @@ use crate::{
 };
 
 /// What stands for each ellipsis of the README, longest first.
-const FILLED: [(&str, &str); 7] = [
+const FILLED: [(&str, &str); 9] = [
     ("INSERT INTO orders …", "INSERT INTO orders VALUES (17)"),
     ("\"messages\": […]", "\"messages\": []"),
     ("ARRAY[…]::jsonb[]", "ARRAY['{\"n\": 1}', '{\"n\": 2}']::jsonb[]"),
     ("routes => ARRAY[…]", "routes => ARRAY['replies', 'replies']"),
     ("'…lease…'", "'{lease}'"),
     ("ARRAY[…seqs…]", "ARRAY[{seqs}]::bigint[]"),
+    ("…seq…", "{seqs}"),
+    ("'…lock_token…'", "'{lease}'"),
     ("'…'", "'{}'"),
 ];
 
@@ -57,9 +59,8 @@ async fn every_statement_of_the_readmes_tour_runs() {
     let serve = Serve::start(&installation, &served).await;
 
     let blocks = code_blocks(&read("README.md"), "sql");
-    assert_eq!(blocks.len(), 1);
-    let text =
-        FILLED.iter().fold(blocks[0].clone(), |text, (ellipsis, filled)| text.replace(ellipsis, filled));
+    assert_eq!(blocks.len(), 2, "of requests, and of messages");
+    let text = FILLED.iter().fold(blocks.concat(), |text, (ellipsis, filled)| text.replace(ellipsis, filled));
     let (mut lease, mut seqs) = (String::new(), String::new());
     let mut ran = 0;
     for statement in statements(&text) {
@@ -73,6 +74,12 @@ async fn every_statement_of_the_readmes_tour_runs() {
             until_finished(&installation).await;
         }
         let found = rows(&installation, &statement).await;
+        ran += 1;
+        if statement.contains("receive(") {
+            assert_eq!(found.len(), 1, "{statement}");
+            (seqs, lease) = (found[0][0].clone().unwrap(), found[0][1].clone().unwrap());
+            continue;
+        }
         match statement
             .split(['.', '('])
             .find(|word| word.ends_with("_results") || word.starts_with("enqueue"))
@@ -92,9 +99,9 @@ async fn every_statement_of_the_readmes_tour_runs() {
             }
             _ => {}
         }
-        ran += 1;
     }
-    assert_eq!(ran, 14, "of the tour's statements");
+    assert_eq!(ran, 20, "of the tours' statements");
+    assert_eq!(rows(&installation, "SELECT FROM leasehold.peek('orders')").await.len(), 0, "completed");
     assert_eq!(installation.value::<i64>("SELECT count(*) FROM public.orders", &[]).await, 1);
     let sql = "SELECT result_ttl = interval '7 days' AND max_deliveries = 5 FROM queues WHERE name = 'demo'";
     assert!(installation.value::<bool>(sql, &[]).await);
@@ -106,15 +113,19 @@ async fn every_statement_of_the_readmes_tour_runs() {
 async fn the_examples_of_the_sql_reference_run() {
     let installation = Installation::new().await;
     let blocks = code_blocks(&read("docs/sql.md"), "sql");
-    let mut at = String::new();
+    let (mut at, mut lock) = (String::new(), String::new());
     let mut ran = 0;
     for statement in blocks.iter().flat_map(|block| statements(block)) {
         let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let statement = statement.replace("00-…", trace).replace("…at…", &at);
+        let statement = statement.replace("17, '…lock_token…'", &lock);
         assert!(!statement.contains('…'), "nothing is filled in for this ellipsis: {statement}");
         let found = rows(&installation, &statement).await;
         assert_eq!(found.len(), 1, "{statement}");
         let first = found[0][0].as_deref();
+        if statement.contains("receive(") {
+            lock = format!("{}, '{}'", first.unwrap(), found[0][1].as_deref().unwrap());
+        }
         match statement.split(['.', '(']).find(|word| word.starts_with("quota_")) {
             Some("quota_acquire" | "quota_admit_parts") => assert_eq!(first, Some("1"), "{statement}"),
             Some("quota_renew" | "quota_delete") => assert_eq!(first, Some("t"), "{statement}"),
@@ -126,7 +137,8 @@ async fn the_examples_of_the_sql_reference_run() {
         }
         ran += 1;
     }
-    assert_eq!(ran, 16, "of the reference's statements");
+    assert_eq!(ran, 20, "of the reference's statements");
+    assert_eq!(rows(&installation, "SELECT FROM peek('orders')").await.len(), 0, "completed");
     assert_eq!(installation.value::<i64>("SELECT count(*) FROM requests", &[]).await, 1);
     let settled = "SELECT sum(count)::bigint FROM quota_admissions_of('tokens:userid:alice')";
     assert_eq!(installation.value::<i64>(settled, &[]).await, 800);
@@ -137,7 +149,7 @@ async fn the_examples_of_the_sql_reference_run() {
 async fn every_function_that_is_granted_to_clients_is_described() {
     let installation = Installation::new().await;
     let granted = "SELECT array_agg(DISTINCT p.proname::text) FROM pg_proc p, \
-                   unnest(ARRAY['leasehold_producer', 'leasehold_poller', 'leasehold_quota']) AS role \
+                   unnest(ARRAY['leasehold_producer', 'leasehold_poller', 'leasehold_receiver', 'leasehold_quota']) AS role \
                    WHERE p.pronamespace = 'leasehold'::regnamespace AND has_function_privilege(role, p.oid, 'EXECUTE')";
     let granted: Vec<String> = installation.value(granted, &[]).await;
     assert!(granted.len() > 20, "{granted:?}");

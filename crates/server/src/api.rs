@@ -35,6 +35,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use auth::{Access, Scope};
 use auth::{Guard, require};
+pub(crate) use peek::PeekedJson;
 
 /// The longest that a call may wait for something to come.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use crate::{
-    commands::{cancel, enqueue, migrate, pop, quota, serve, stand_in, status, up},
+    commands::{
+        cancel, dlq, enqueue, migrate, peek, pop, queue, quota, receive, send, serve, stand_in, status,
+        topic, up,
+    },
     database::{DatabaseUrl, Place},
     exit,
     telemetry::LogFormat,
@@ -19,6 +22,11 @@ Examples:
   leasehold enqueue chat '{\"model\":\"m\"}' --route replies --deadline 5m
   leasehold enqueue chat --file requests.jsonl   one request a line
   leasehold pop replies --follow                 results as JSON lines, as they come
+  leasehold queue create orders                  a queue whose messages programs receive and settle
+  leasehold send orders '{\"order\":17}'           one message; --file sends many
+  leasehold receive orders --follow              messages as JSON lines, completed once written
+  leasehold dlq list orders                      what could not be done, and why
+  leasehold topic subscribe events audit         a queue that gets what is sent to a topic
   leasehold status --watch                       queues, dispatchers, partitions, routes
   leasehold quota list                           who has how much of which limit
 
@@ -76,6 +84,12 @@ pub(crate) enum Command {
     Enqueue(enqueue::Args),
     Pop(pop::Args),
     Cancel(cancel::Args),
+    Send(send::Args),
+    Receive(receive::Args),
+    Peek(peek::Args),
+    Dlq(dlq::Args),
+    Queue(queue::Args),
+    Topic(topic::Args),
     Quota(quota::Args),
     Status(status::Args),
     StandIn(stand_in::Args),
@@ -84,6 +98,17 @@ pub(crate) enum Command {
 /// For options that take a duration.
 pub(crate) fn read_duration(text: &str) -> Result<Duration, String> {
     leasehold_dispatch::duration::parse(text).map_err(|error| error.to_string())
+}
+
+/// Ends the program as clap does for a command line that it does not understand, with the usage of the subcommand.
+pub(crate) fn misused(subcommand: &[&str], kind: ErrorKind, message: &str) -> ! {
+    let mut root = Cli::command();
+    root.build();
+    let mut command = root.clone();
+    for name in subcommand {
+        command = command.find_subcommand(name).cloned().unwrap_or(command);
+    }
+    command.error(kind, message).exit()
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "clap wants a parser that can fail")]
@@ -98,8 +123,6 @@ fn help_end() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

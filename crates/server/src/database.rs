@@ -3,9 +3,9 @@
 use std::fmt;
 
 use anyhow::Context;
-use leasehold_store::{Store, StoreOptions};
+use leasehold_store::{Error as StoreError, Store, StoreOptions};
 
-use crate::exit::Refused;
+use crate::exit::{self, Refused};
 
 /// The environment variable that names the database where nothing else does.
 pub(crate) const URL_VARIABLE: &str = "DATABASE_URL";
@@ -75,6 +75,18 @@ impl Place {
         store.check_schema().await.context("the database cannot be used")?;
         Ok(store)
     }
+}
+
+/// Who follows waits for a database that is away, and says so in the log; what was taken in between comes again.
+///
+/// # Errors
+/// Any other error than that.
+pub(crate) fn survive(error: anyhow::Error) -> anyhow::Result<()> {
+    if !error.chain().any(|layer| layer.downcast_ref().is_some_and(StoreError::outcome_unknown)) {
+        return Err(error);
+    }
+    tracing::warn!("{}", exit::chain(&error));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -95,6 +95,12 @@ fn code_of_layer(layer: &(dyn std::error::Error + 'static)) -> Option<u8> {
         | StoreError::QueueNotFound(_)
         | StoreError::Conflict(_)
         | StoreError::PayloadTooLarge(_)
+        | StoreError::DedupConflict(_)
+        | StoreError::NameConflict(_)
+        | StoreError::GroupRequired(_)
+        | StoreError::InvalidFilter(_)
+        | StoreError::NotFound(_)
+        | StoreError::LockLost(_)
         | StoreError::Denied { .. } => REFUSED,
         _ => FAILURE,
     })

@@ -10,12 +10,16 @@ mod config;
 mod database;
 mod exit;
 mod http;
+mod input;
 mod metrics;
 mod monitor;
+mod output;
 mod route;
 mod signals;
 mod submission;
+mod table;
 mod telemetry;
+mod when;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// Requests of a queue, by state; bounded.
 pub(crate) const REQUESTS: &str = "leasehold_requests";
+/// Dead letters of a queue; bounded.
+pub(crate) const DEAD_LETTERS: &str = "leasehold_dead_letters";
 /// Age of a queue's oldest pending request.
 pub(crate) const OLDEST_PENDING: &str = "leasehold_oldest_pending_seconds";
 /// Partitions that this process owns.
@@ -40,7 +42,7 @@ enum Kind {
 }
 use Kind::{Counter, Gauge, Histogram};
 
-const METRICS: [(Kind, &str, &str); 31] = [
+const METRICS: [(Kind, &str, &str); 32] = [
     (Counter, "leasehold_dispatches_total", "Requests handed out by polls, by queue."),
     (Counter, "leasehold_outcomes_total", "Outcomes settled, by queue and code (OK or an error code)."),
     (Counter, "leasehold_retries_total", "Requests parked to be tried again, by queue."),
@@ -93,7 +95,12 @@ const METRICS: [(Kind, &str, &str); 31] = [
     ),
     (Gauge, "leasehold_in_flight", "Requests that this process has in flight, by queue."),
     (Gauge, "leasehold_budget", "The gate's budget at the last poll, 0 to 1, by queue."),
-    (Gauge, REQUESTS, "Requests by queue and state (pending, in_flight, parked), counted up to 10,000 each."),
+    (
+        Gauge,
+        REQUESTS,
+        "Requests by queue and state (pending, in_flight, locked, parked, deferred), counted up to 10,000 each.",
+    ),
+    (Gauge, DEAD_LETTERS, "Dead letters by queue, counted up to 10,000 each."),
     (
         Gauge,
         OLDEST_PENDING,

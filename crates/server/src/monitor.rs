@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::future::try_join_all;
 use leasehold_dispatch::{Dispatcher, Readiness};
-use leasehold_store::{QueueStatus, Status, Store};
+use leasehold_store::{Status, Store};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::{
     sync::{Mutex, watch},
@@ -22,8 +22,8 @@ use tokio::{
 use crate::{
     database::Place,
     metrics::{
-        DATABASE_UP, DISPATCHERS, OLDEST_PENDING, PARTITIONS_OWNED, QUOTA_SATURATED_KEYS, REQUESTS,
-        RESULTS_WAITING,
+        DATABASE_UP, DEAD_LETTERS, DISPATCHERS, OLDEST_PENDING, PARTITIONS_OWNED, QUOTA_SATURATED_KEYS,
+        REQUESTS, RESULTS_WAITING,
     },
 };
 
@@ -167,7 +167,10 @@ fn judge<'a>(expected: usize, states: impl Iterator<Item = (&'a str, Readiness)>
 struct Tally {
     pending: i64,
     in_flight: i64,
+    locked: i64,
     parked: i64,
+    deferred: i64,
+    dead: i64,
     oldest_seconds: f64,
     dispatchers: usize,
     partitions_owned: usize,
@@ -176,15 +179,17 @@ struct Tally {
 fn tally(statuses: &[Status], owners: &[String]) -> BTreeMap<String, Tally> {
     let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
     for queue in statuses.iter().flat_map(|status| &status.queues) {
-        let QueueStatus { pending, in_flight, parked, oldest_seconds, dispatchers, partitions, .. } = queue;
         let tally = tallies.entry(queue.queue.clone()).or_default();
-        tally.pending += pending;
-        tally.in_flight += in_flight;
-        tally.parked += parked;
-        tally.oldest_seconds = tally.oldest_seconds.max(oldest_seconds.unwrap_or(0.0));
-        tally.dispatchers += dispatchers.len();
+        tally.pending += queue.pending;
+        tally.in_flight += queue.in_flight;
+        tally.locked += queue.locked;
+        tally.parked += queue.parked;
+        tally.deferred += queue.deferred;
+        tally.dead += queue.dead;
+        tally.oldest_seconds = tally.oldest_seconds.max(queue.oldest_seconds.unwrap_or(0.0));
+        tally.dispatchers += queue.dispatchers.len();
         let ours = |owner: &Option<String>| owner.as_ref().is_some_and(|owner| owners.contains(owner));
-        tally.partitions_owned += partitions.iter().filter(|p| ours(&p.owner) && !p.lapsed).count();
+        tally.partitions_owned += queue.partitions.iter().filter(|p| ours(&p.owner) && !p.lapsed).count();
     }
     tallies
 }
@@ -199,11 +204,16 @@ fn saturated_keys(statuses: &[Status]) -> i64 {
 
 fn publish(tallies: &BTreeMap<String, Tally>, results_waiting: i64, saturated_keys: i64) {
     for (queue, tally) in tallies {
-        for (state, count) in
-            [("pending", tally.pending), ("in_flight", tally.in_flight), ("parked", tally.parked)]
-        {
+        for (state, count) in [
+            ("pending", tally.pending),
+            ("in_flight", tally.in_flight),
+            ("locked", tally.locked),
+            ("parked", tally.parked),
+            ("deferred", tally.deferred),
+        ] {
             metrics::gauge!(REQUESTS, "queue" => queue.clone(), "state" => state).set(count as f64);
         }
+        metrics::gauge!(DEAD_LETTERS, "queue" => queue.clone()).set(tally.dead as f64);
         metrics::gauge!(OLDEST_PENDING, "queue" => queue.clone()).set(tally.oldest_seconds);
         metrics::gauge!(DISPATCHERS, "queue" => queue.clone()).set(tally.dispatchers as f64);
         metrics::gauge!(PARTITIONS_OWNED, "queue" => queue.clone()).set(tally.partitions_owned as f64);
@@ -214,7 +224,7 @@ fn publish(tallies: &BTreeMap<String, Tally>, results_waiting: i64, saturated_ke
 
 #[cfg(test)]
 mod tests {
-    use leasehold_store::{DispatcherStatus, PartitionStatus, RouteStatus};
+    use leasehold_store::{DispatcherStatus, PartitionStatus, QueueStatus, RouteStatus};
 
     use super::*;
 
@@ -229,9 +239,13 @@ mod tests {
         Status {
             queues: vec![QueueStatus {
                 queue: "chat".into(),
+                receivers: true,
                 pending,
                 in_flight: 1,
+                locked: 2,
                 parked: 0,
+                deferred: 0,
+                dead: 3,
                 oldest_seconds: Some(pending as f64),
                 dispatchers: vec![DispatcherStatus {
                     owner: owner.to_owned(),
@@ -263,6 +277,7 @@ mod tests {
         let tallies = tally(&both, &["a".to_owned()]);
         let chat = &tallies["chat"];
         assert_eq!((chat.pending, chat.in_flight, chat.dispatchers), (12, 2, 2));
+        assert_eq!((chat.locked, chat.dead), (4, 6));
         assert_eq!((chat.partitions_owned, chat.oldest_seconds), (3, 7.0));
         assert_eq!((results_waiting(&both), saturated_keys(&both)), (8, 6));
     }

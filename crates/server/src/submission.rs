@@ -1,89 +1,16 @@
 //! A request to be enqueued, as JSON has it: a line of a file, or an element of a call of the API.
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::collections::BTreeMap;
 
-use anyhow::Context;
-use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use jiff::Timestamp;
-use leasehold_store::Store;
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
-use utoipa::{
-    PartialSchema, ToSchema,
-    openapi::{
-        RefOr,
-        schema::{KnownFormat, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, Type},
-    },
+use utoipa::ToSchema;
+
+use crate::{
+    input::{bytes_of, file::Line, present, read_line},
+    when::When,
 };
-
-/// A time, or a while from now.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum When {
-    /// From now, by the database's clock.
-    In(Duration),
-    /// Then.
-    At(Timestamp),
-}
-
-impl FromStr for When {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(time) = text.parse() {
-            return Ok(Self::At(time));
-        }
-        leasehold_dispatch::duration::parse(text).map(Self::In).map_err(|_| {
-            format!("\"{text}\" is neither a duration such as 5m nor a time such as 2026-01-31T12:00:00Z")
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for When {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-impl PartialSchema for When {
-    fn schema() -> RefOr<Schema> {
-        let text = || ObjectBuilder::new().schema_type(Type::String);
-        let time = text().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)));
-        OneOfBuilder::new().item(time).item(text().pattern(Some(DURATION_PATTERN))).into()
-    }
-}
-
-impl ToSchema for When {}
-
-/// The plain form of a duration of at most a year. More is understood: `1h 30m`, `1.5s`.
-pub(crate) const DURATION_PATTERN: &str =
-    "^([0-9]{1,7}(ms|s)|[0-9]{1,5}m|[0-7]?[0-9]{1,3}h|([12]?[0-9]{1,2}|3[0-5][0-9]|36[0-5])d)$";
-
-/// The database's clock, asked at most once, and only where a time is reckoned from now.
-pub(crate) struct Clock<'a> {
-    store: &'a Store,
-    now: Option<Timestamp>,
-}
-
-impl<'a> Clock<'a> {
-    pub(crate) fn new(store: &'a Store) -> Self {
-        Self { store, now: None }
-    }
-
-    pub(crate) async fn resolve(&mut self, when: Option<When>) -> anyhow::Result<Option<Timestamp>> {
-        Ok(match when {
-            None => None,
-            Some(When::At(time)) => Some(time),
-            Some(When::In(duration)) => {
-                let now = match self.now {
-                    Some(now) => now,
-                    None => *self.now.insert(self.store.now().await?),
-                };
-                Some(now.checked_add(duration).context("the time is too far away")?)
-            }
-        })
-    }
-}
 
 /// A request as it is written.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -121,11 +48,6 @@ pub(crate) struct Written {
     group_id: Option<String>,
 }
 
-/// `null` is a payload like any other.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
-    Deserialize::deserialize(deserializer).map(Some)
-}
-
 /// A request as it is written, its payload as bytes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Submission {
@@ -140,22 +62,13 @@ pub(crate) struct Submission {
     pub(crate) group_id: Option<String>,
 }
 
-impl Submission {
-    /// Reads one line; None when it is blank.
-    ///
-    /// # Errors
-    /// What is wrong with it, for people.
-    pub(crate) fn parse(text: &str) -> Result<Option<Self>, String> {
-        if text.trim().is_empty() {
-            return Ok(None);
-        }
-        let written: Written = serde_json::from_str(text).map_err(|error| {
-            // Within one line, only the column says something.
-            let message = error.to_string();
-            let what = message.split(" at line ").next().unwrap_or_default();
-            format!("{what} (column {})", error.column())
-        })?;
-        written.try_into().map(Some)
+impl Line for Submission {
+    fn parse(text: &str) -> Result<Option<Self>, String> {
+        read_line::<Written>(text)?.map(TryInto::try_into).transpose()
+    }
+
+    fn bytes(&self) -> usize {
+        self.payload.len()
     }
 }
 
@@ -163,17 +76,8 @@ impl TryFrom<Written> for Submission {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
-        let payload = match (written.payload, written.payload_base64) {
-            (Some(raw), None) => Bytes::from(String::from(Box::<str>::from(raw))),
-            (None, Some(text)) => BASE64_STANDARD
-                .decode(text)
-                .map(Bytes::from)
-                .map_err(|error| format!("payload_base64: {error}"))?,
-            (None, None) => return Err("payload or payload_base64 must be given".into()),
-            (Some(_), Some(_)) => return Err("payload and payload_base64 exclude each other".into()),
-        };
         Ok(Self {
-            payload,
+            payload: bytes_of("payload", written.payload, written.payload_base64)?,
             id: written.id,
             token: written.token,
             deadline: written.deadline,
@@ -217,13 +121,6 @@ mod tests {
             let message = Submission::parse(text).unwrap_err();
             assert!(message.contains(named) && !message.contains("line 1"), "{text}: {message}");
         }
-    }
-
-    #[test]
-    fn a_time_is_told_from_a_duration() {
-        assert_eq!("5m".parse(), Ok(When::In(Duration::from_secs(300))));
-        assert_eq!("1970-01-01T00:00:07Z".parse(), Ok(When::At(Timestamp::from_second(7).unwrap())));
-        assert!("-5m".parse::<When>().is_err());
     }
 
     #[test]

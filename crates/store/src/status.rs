@@ -24,17 +24,25 @@ pub struct Status {
     pub saturated_keys: i64,
 }
 
-/// A queue. Counts are of as many rows as the bound asked for.
+/// A queue; a topic holds nothing and is none. Counts are of as many rows as the bound asked for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueStatus {
     /// Its name.
     pub queue: String,
-    /// Requests that wait for a dispatcher.
+    /// Its requests are messages, too: received under a lock.
+    pub receivers: bool,
+    /// Requests that wait for a dispatcher or receiver, or for their group's turn.
     pub pending: i64,
     /// Requests that a dispatcher has.
     pub in_flight: i64,
+    /// Messages that a receiver has.
+    pub locked: i64,
     /// Requests that wait for their time.
     pub parked: i64,
+    /// Messages that a receiver put aside.
+    pub deferred: i64,
+    /// Dead letters.
+    pub dead: i64,
     /// Age of the oldest pending request (of those counted), in seconds.
     pub oldest_seconds: Option<f64>,
     /// Live dispatchers, by owner.
@@ -111,9 +119,13 @@ impl Store {
             let id: i32 = column(&row, "queue_id")?;
             queues.push(QueueStatus {
                 queue: column(&row, "name")?,
+                receivers: column(&row, "receivers")?,
                 pending: column(&row, "pending")?,
                 in_flight: column(&row, "in_flight")?,
+                locked: column(&row, "locked")?,
                 parked: column(&row, "parked")?,
+                deferred: column(&row, "deferred")?,
+                dead: column(&row, "dead")?,
                 oldest_seconds: column(&row, "oldest_seconds")?,
                 dispatchers: dispatchers
                     .iter()

@@ -14,7 +14,7 @@ use utoipa::{
 };
 
 use super::problem::Problem;
-use crate::submission::DURATION_PATTERN;
+use crate::when::DURATION_PATTERN;
 
 /// Durations as text with their unit. Their bounds are in the description only: whoever uses one checks it, and says
 /// which argument it is.

@@ -16,7 +16,7 @@ use super::{
     openapi::{Conflict, NotFound, TooLarge},
     problem::Problem,
 };
-use crate::submission::{Clock, When};
+use crate::when::{Clock, When};
 
 /// `produce`.
 pub(super) fn router() -> OpenApiRouter<Shared> {

@@ -80,7 +80,7 @@ struct PeekedMessages<'a> {
 /// A message as it stands. A body that is text is `body`, any other is `body_base64`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PeekedMessage)]
-struct PeekedJson<'a> {
+pub(crate) struct PeekedJson<'a> {
     seq: i64,
     message_id: &'a str,
     group_id: Option<&'a str>,
@@ -109,7 +109,7 @@ struct PeekedJson<'a> {
 }
 
 impl<'a> PeekedJson<'a> {
-    fn of(message: &'a PeekedMessage) -> Self {
+    pub(crate) fn of(message: &'a PeekedMessage) -> Self {
         let (body, body_base64) = write_body(&message.body);
         Self {
             seq: message.seq,

@@ -99,7 +99,7 @@ impl Problem {
         Self::new(Code::InvalidArgument, detail)
     }
 
-    /// What [`crate::submission::Clock`] says: the database's error, or a time that is at fault.
+    /// What [`crate::when::Clock`] says: the database's error, or a time that is at fault.
     pub(super) fn of_clock(error: anyhow::Error) -> Self {
         match error.downcast::<StoreError>() {
             Ok(error) => error.into(),

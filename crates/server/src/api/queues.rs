@@ -25,7 +25,11 @@ use super::{
 };
 
 pub(super) fn router() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(list_queues)).routes(routes!(create_queue, delete_queue))
+    OpenApiRouter::new().routes(routes!(list_queues)).routes(routes!(
+        create_queue,
+        configure_queue,
+        delete_queue
+    ))
 }
 
 #[derive(Serialize, ToSchema)]
@@ -103,7 +107,7 @@ enum Ordering {
     StrictFifo,
 }
 
-/// The whole of a queue's settings. What is left out, or null, gets its default.
+/// The settings of a queue. What is left out, or null, gets its default by PUT, and stays by PATCH.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct QueueConfig {
@@ -223,15 +227,36 @@ async fn create_queue(
     Path(queue): Path<Name>,
     Json(call): Json<QueueConfig>,
 ) -> Result<StatusCode, Problem> {
-    for (name, bound) in [
-        ("dead_letter_max_count", call.dead_letter_max_count),
-        ("dead_letter_max_bytes", call.dead_letter_max_bytes),
-    ] {
-        within(name, bound.unwrap_or_default(), -1..=i64::MAX)?;
-    }
-    let config = serde_json::to_value(&call).map_err(|error| Problem::argument(error.to_string()))?;
-    shared.store.create_queue(&queue, &config).await?;
+    shared.store.create_queue(&queue, &call.checked()?).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Change settings of a queue
+///
+/// Also those of a subscription's queue. A queue that does not exist is made, for dispatchers.
+#[utoipa::path(patch, path = "/v1/queues/{queue}", tag = "admin",
+    params(("queue" = String, Path, description = "The queue")), request_body = QueueConfig,
+    responses((status = 204, description = "It is as told"), Conflict))]
+async fn configure_queue(
+    State(shared): State<Shared>,
+    Path(queue): Path<Name>,
+    Json(call): Json<QueueConfig>,
+) -> Result<StatusCode, Problem> {
+    shared.store.configure_queue(&queue, &call.checked()?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl QueueConfig {
+    /// As the SQL functions take it.
+    fn checked(&self) -> Result<Value, Problem> {
+        for (name, bound) in [
+            ("dead_letter_max_count", self.dead_letter_max_count),
+            ("dead_letter_max_bytes", self.dead_letter_max_bytes),
+        ] {
+            within(name, bound.unwrap_or_default(), -1..=i64::MAX)?;
+        }
+        serde_json::to_value(self).map_err(|error| Problem::argument(error.to_string()))
+    }
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -13,7 +13,10 @@ use super::{
     openapi::{Conflict, NotFound, TooLarge},
     problem::{Code, Problem},
 };
-use crate::submission::{Clock, Submission, Written};
+use crate::{
+    submission::{Submission, Written},
+    when::Clock,
+};
 
 pub(super) fn router() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(enqueue)).routes(routes!(request_status)).routes(routes!(cancel))

@@ -1,21 +1,25 @@
 //! `leasehold enqueue`: one request from the command line, or a file of them.
 //!
-//! How a file is read and how far it came is in `enqueue/file.rs`; what a line of it may say, in `submission.rs`.
+//! What a line of a file may say is in `submission.rs`.
 
-mod file;
-
-use std::{collections::BTreeMap, io::Write, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::Context;
 use leasehold_store::{Enqueued, NewRequest, Store};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::io::AsyncReadExt;
 
 use crate::{
     cli::Global,
     exit,
-    submission::{Clock, When},
+    input::{
+        argument_or_stdin,
+        file::{self, Numbered},
+        read_pair,
+    },
+    output,
+    submission::Submission,
+    when::{Clock, When},
 };
 
 /// Enqueue one request, or a file of them
@@ -72,31 +76,51 @@ pub(crate) struct Args {
 pub(crate) async fn run(global: &Global, args: Args) -> anyhow::Result<u8> {
     let store = global.place()?.connect().await?;
     match &args.file {
-        Some(path) => file::run(&store, path, &args).await,
+        Some(path) => {
+            let enqueue = async |lines| print(&enqueue_lines(&store, &args, lines).await?);
+            file::read(path, "enqueued", enqueue).await
+        }
         None => run_one(&store, args).await,
     }
 }
 
 async fn run_one(store: &Store, args: Args) -> anyhow::Result<u8> {
-    let payload = match args.payload.as_deref() {
-        Some("-") => {
-            let mut bytes = Vec::new();
-            tokio::io::stdin().read_to_end(&mut bytes).await.context("stdin cannot be read")?;
-            bytes
-        }
-        given => given.unwrap_or_default().as_bytes().to_vec(),
-    };
+    let payload = argument_or_stdin(args.payload.as_deref()).await?;
     let mut clock = Clock::new(store);
     let request = NewRequest {
-        payload: Some(payload.into()),
+        payload: Some(payload),
         id: args.id.clone(),
         token: args.token.clone(),
         ..args.defaults(&mut clock).await?
     };
-    let enqueued = store.enqueue(&[request]).await.context("the request was not enqueued")?;
-    // It is enqueued whether or not anybody reads this.
-    let _ = print(&mut std::io::stdout().lock(), &enqueued);
+    print(&store.enqueue(&[request]).await.context("the request was not enqueued")?)?;
     Ok(exit::OK)
+}
+
+async fn enqueue_lines(
+    store: &Store,
+    args: &Args,
+    lines: Vec<Numbered<Submission>>,
+) -> anyhow::Result<Vec<Enqueued>> {
+    let mut clock = Clock::new(store);
+    let defaults = args.defaults(&mut clock).await?;
+    let mut batch = Vec::with_capacity(lines.len());
+    for (number, line) in lines {
+        let at = || format!("line {number}");
+        batch.push(NewRequest {
+            queue: defaults.queue.clone(),
+            payload: Some(line.payload),
+            id: line.id,
+            token: line.token,
+            deadline: clock.resolve(line.deadline).await.with_context(at)?.or(defaults.deadline),
+            route: line.route.or_else(|| defaults.route.clone()),
+            not_before: clock.resolve(line.not_before).await.with_context(at)?.or(defaults.not_before),
+            headers: line.headers.unwrap_or_else(|| defaults.headers.clone()),
+            metadata: line.metadata.unwrap_or_else(|| defaults.metadata.clone()),
+            group_id: line.group_id.or_else(|| defaults.group_id.clone()),
+        });
+    }
+    Ok(store.enqueue(&batch).await?)
 }
 
 impl Args {
@@ -126,17 +150,9 @@ struct Printed<'a> {
     seq: i64,
 }
 
-fn print(out: &mut impl Write, enqueued: &[Enqueued]) -> std::io::Result<()> {
-    for Enqueued { id, token, seq } in enqueued {
-        serde_json::to_writer(&mut *out, &Printed { id, token, seq: *seq })?;
-        out.write_all(b"\n")?;
-    }
-    out.flush()
-}
-
-fn read_pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("NAME=VALUE is wanted".into()),
-    }
+fn print(enqueued: &[Enqueued]) -> anyhow::Result<()> {
+    let printed = enqueued.iter().map(|Enqueued { id, token, seq }| Printed { id, token, seq: *seq });
+    // It is enqueued whether or not anybody reads this, and the work goes on.
+    let _ = output::print(&output::json_lines(printed)?);
+    Ok(())
 }

@@ -8,8 +8,8 @@ use crate::{cli::Global, exit};
 /// Make the schema, or bring it up to date
 ///
 /// Any number of processes may do so at once: one works, the others wait for it. A schema that is current is only
-/// looked at. The roles leasehold_producer, leasehold_poller, leasehold_dispatcher, leasehold_quota and
-/// leasehold_admin are made where this role may do that.
+/// looked at. The roles leasehold_producer, leasehold_receiver, leasehold_poller, leasehold_dispatcher,
+/// leasehold_quota and leasehold_admin are made where this role may do that.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

@@ -1,13 +1,14 @@
 //! `leasehold pop`: results of a route, as JSON lines, at least once.
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context;
-use leasehold_store::{Error as StoreError, Listener, ResultRow, Store};
+use leasehold_store::{Listener, ResultRow, Store};
 
 use crate::{
     cli::{Global, read_duration},
-    exit,
+    database::survive,
+    exit, output,
     route::{ResultJson, RouteBell},
     signals::Signals,
 };
@@ -110,7 +111,7 @@ impl Poller<'_> {
     async fn hand_over(&mut self, rows: &[ResultRow]) -> anyhow::Result<()> {
         let Some(lease) = rows.first().and_then(|row| row.lease) else { return Ok(()) };
         let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
-        match write(&mut std::io::BufWriter::new(std::io::stdout().lock()), rows) {
+        match output::hand_over(&output::json_lines(rows.iter().map(ResultJson::of))?).await {
             Ok(()) => {
                 let acked = self.store.ack_results(self.route, lease, &seqs).await;
                 let acked = acked.context("results were printed, but not removed: they come again")?;
@@ -135,23 +136,6 @@ impl Poller<'_> {
             }
         }
     }
-}
-
-/// Who follows waits for a database that is away; what was leased comes again.
-fn survive(error: anyhow::Error) -> anyhow::Result<()> {
-    if !error.chain().any(|layer| layer.downcast_ref().is_some_and(StoreError::outcome_unknown)) {
-        return Err(error);
-    }
-    tracing::warn!("{}", exit::chain(&error));
-    Ok(())
-}
-
-fn write(out: &mut impl Write, rows: &[ResultRow]) -> std::io::Result<()> {
-    for row in rows {
-        serde_json::to_writer(&mut *out, &ResultJson::of(row))?;
-        out.write_all(b"\n")?;
-    }
-    out.flush()
 }
 
 #[cfg(test)]
@@ -182,10 +166,7 @@ mod tests {
             lease: None,
             leased_until: None,
         };
-        let mut out = Vec::new();
-        write(&mut out, &[row]).unwrap();
-        assert_eq!(out.last(), Some(&b'\n'));
-        serde_json::from_slice(&out).unwrap()
+        serde_json::to_value(ResultJson::of(&row)).unwrap()
     }
 
     #[test]

@@ -1,21 +1,19 @@
 //! `leasehold quota`: limits shared by every process, as an operator sees and sets them.
 //!
-//! One file in `quota/` for each of list, show and set; how a table is drawn is in `quota/table.rs`.
+//! One file in `quota/` for each of list, show and set.
 
 mod list;
 mod set;
 mod show;
-mod table;
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
-use anyhow::Context;
 use clap::Subcommand;
 use leasehold_dispatch::duration;
 use leasehold_store::{QuotaUse, SATURATED_WITHIN};
 use serde::Serialize;
 
-use crate::{cli::Global, exit};
+use crate::cli::Global;
 
 const KEYS: &str = "\
 Keys:
@@ -99,24 +97,6 @@ fn default_for(key: &str) -> Option<&str> {
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// To stdout. A reader that goes away, as `head` does, is no failure.
-fn print(text: &str) -> anyhow::Result<u8> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("stdout cannot be written")
-        }
-        _ => Ok(exit::OK),
-    }
-}
-
-/// A JSON object and a line end.
-fn json_line(value: &impl Serialize) -> anyhow::Result<String> {
-    let mut line = serde_json::to_string(value).context("it cannot be written as JSON")?;
-    line.push('\n');
-    Ok(line)
 }
 
 #[cfg(test)]

@@ -18,7 +18,9 @@ use crate::{cli::Global, exit, monitor::COUNT_BOUND, signals::Signals};
 /// Show queues, dispatchers, partitions and routes
 ///
 /// Each queue with its requests, its dispatchers and who owns which of its 64 partitions, and the routes on which
-/// results wait. Counts stop at 10,000. Ages are by the database's clock.
+/// results wait. Messages count as requests: pending when they can be received or wait for their group's turn, locked
+/// when a receiver has them, parked until their time, deferred when they were put aside; dead ones are apart. Topics
+/// hold nothing (leasehold topic list). Counts stop at 10,000. Ages are by the database's clock.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// As JSON, one object a line

@@ -70,7 +70,25 @@ impl Store {
         messages: &[NewMessage],
         at: Timestamp,
     ) -> Result<Vec<i64>, Error> {
-        self.send_all(queue, messages, Some(at)).await
+        self.send_all(queue, messages, Some(&vec![Some(at); messages.len()])).await
+    }
+
+    /// As [`Store::send`], each message now or at a time of its own, in one transaction: `ats` has one for each.
+    ///
+    /// # Errors
+    /// As [`Store::schedule`]; [`Error::InvalidArgument`] when there are not as many times as messages.
+    pub async fn send_at(
+        &self,
+        queue: &str,
+        messages: &[NewMessage],
+        ats: &[Option<Timestamp>],
+    ) -> Result<Vec<i64>, Error> {
+        if ats.len() != messages.len() {
+            let problem = format!("{} times are given for {} messages", ats.len(), messages.len());
+            return Err(Error::InvalidArgument(problem));
+        }
+        let ats = ats.iter().any(Option::is_some).then_some(ats);
+        self.send_all(queue, messages, ats).await
     }
 
     /// Takes a scheduled message back. Do not repeat it after a lost reply: the message is gone, and says so.
@@ -85,20 +103,20 @@ impl Store {
         &self,
         queue: &str,
         messages: &[NewMessage],
-        at: Option<Timestamp>,
+        ats: Option<&[Option<Timestamp>]>,
     ) -> Result<Vec<i64>, Error> {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
         let chunks = chunks(messages);
         if let [only] = chunks.as_slice() {
-            let columns = Columns::of(queue, &messages[only.clone()], at);
+            let columns = Columns::of(queue, messages, ats, only);
             let row = self.query_one(&statement::MESSAGE_SEND_MANY, &columns.params()).await?;
             return column(&row, 0);
         }
         let mut tried = 1;
         loop {
-            match self.send_in_transaction(queue, messages, &chunks, at).await {
+            match self.send_in_transaction(queue, messages, &chunks, ats).await {
                 Err(Error::Database { source, .. }) if tried < TRIES && is_transient(&source) => tried += 1,
                 result => return result,
             }
@@ -110,7 +128,7 @@ impl Store {
         queue: &str,
         messages: &[NewMessage],
         chunks: &[Range<usize>],
-        at: Option<Timestamp>,
+        ats: Option<&[Option<Timestamp>]>,
     ) -> Result<Vec<i64>, Error> {
         let operation = statement::MESSAGE_SEND_MANY.name;
         let failed = |e| Error::from_postgres(operation, e);
@@ -119,7 +137,7 @@ impl Store {
         let prepared = transaction.prepare(statement::MESSAGE_SEND_MANY.sql).await.map_err(failed)?;
         let mut seqs = Vec::with_capacity(messages.len());
         for chunk in chunks {
-            let columns = Columns::of(queue, &messages[chunk.clone()], at);
+            let columns = Columns::of(queue, messages, ats, chunk);
             let params: Params<'_> = &columns.params();
             let row = transaction.query_one(&prepared, params).await.map_err(failed)?;
             seqs.extend(column::<Vec<i64>>(&row, 0)?);
@@ -162,11 +180,17 @@ struct Columns<'a> {
     content_types: Texts<'a>,
     properties: Option<Vec<Option<Value>>>,
     ttls: Option<Vec<Option<f64>>>,
-    ats: Option<Vec<Timestamp>>,
+    ats: Option<&'a [Option<Timestamp>]>,
 }
 
 impl<'a> Columns<'a> {
-    fn of(queue: &'a str, messages: &'a [NewMessage], at: Option<Timestamp>) -> Self {
+    fn of(
+        queue: &'a str,
+        messages: &'a [NewMessage],
+        ats: Option<&'a [Option<Timestamp>]>,
+        chunk: &Range<usize>,
+    ) -> Self {
+        let messages = &messages[chunk.clone()];
         Self {
             queue,
             bodies: messages.iter().map(|m| &*m.body).collect(),
@@ -178,7 +202,7 @@ impl<'a> Columns<'a> {
             content_types: used(messages, |m| m.content_type.as_deref()),
             properties: used(messages, properties),
             ttls: used(messages, |m| m.ttl.as_ref().map(Duration::as_secs_f64)),
-            ats: at.map(|at| vec![at; messages.len()]),
+            ats: ats.map(|ats| &ats[chunk.clone()]),
         }
     }
 

@@ -4,11 +4,14 @@ use anyhow::Context;
 use leasehold_store::{QuotaControl, QuotaUse};
 use serde::Serialize;
 
-use super::{
-    UseLine, is_saturated, json_line, kind_of, print,
+use super::{UseLine, is_saturated, kind_of};
+use crate::{
+    age::age,
+    cli::Global,
+    exit,
+    output::{json_line, print},
     table::{self, Align},
 };
-use crate::{age::age, cli::Global, exit};
 
 /// List keys, with what is used of which limit
 ///

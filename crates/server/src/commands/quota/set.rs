@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{CommandFactory, ValueEnum, error::ErrorKind};
+use clap::{ValueEnum, error::ErrorKind};
 use leasehold_dispatch::duration;
 use leasehold_store::{QuotaControl, Store};
 
-use super::{default_for, print};
+use super::default_for;
 use crate::{
-    cli::{Cli, Global, read_duration},
+    cli::{Global, misused, read_duration},
     exit,
+    output::print,
 };
 
 /// What the database takes.
@@ -94,9 +95,8 @@ enum What {
 
 pub(super) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     if args.window.is_some() && args.remove.is_some_and(|what| what != What::Rate) {
-        Cli::command()
-            .error(ErrorKind::ArgumentConflict, "the argument '--window' can be used only with a rate")
-            .exit();
+        let message = "the argument '--window' can be used only with a rate";
+        misused(&["quota", "set"], ErrorKind::ArgumentConflict, message);
     }
     let key = args.key.as_str();
     if key.ends_with('*') && default_for(key).is_none() {

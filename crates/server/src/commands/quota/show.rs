@@ -8,11 +8,14 @@ use leasehold_dispatch::duration;
 use leasehold_store::{QuotaAdmissions, QuotaControl, QuotaSlots, QuotaUse, Store};
 use serde::Serialize;
 
-use super::{
-    UseLine, default_for, is_saturated, json_line, number, print,
+use super::{UseLine, default_for, is_saturated, number};
+use crate::{
+    age::age,
+    cli::Global,
+    exit::NotFound,
+    output::{json_line, print},
     table::{self, Align},
 };
-use crate::{age::age, cli::Global, exit::NotFound};
 
 /// Windows of one key that are looked at.
 const WINDOWS: i32 = 1000;

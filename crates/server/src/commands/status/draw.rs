@@ -40,17 +40,25 @@ fn draw_queue(page: &mut String, queue: &QueueStatus) {
     put(
         page,
         format_args!(
-            "  {} pending{oldest}; {} in flight; {} parked\n",
+            "  {} pending{oldest}; {} in flight; {} parked",
             count(queue.pending),
             count(queue.in_flight),
             count(queue.parked)
         ),
     );
+    for (state, n) in [("locked", queue.locked), ("deferred", queue.deferred), ("dead", queue.dead)] {
+        if n > 0 {
+            put(page, format_args!("; {} {state}", count(n)));
+        }
+    }
+    page.push('\n');
     if queue.dispatchers.is_empty() {
-        page.push_str(if queue.pending > 0 {
-            "  NO DISPATCHER serves this queue: its requests wait until one does (leasehold serve)\n"
-        } else {
-            "  no dispatcher serves this queue\n"
+        page.push_str(match (queue.receivers, queue.pending) {
+            (true, _) => "  its messages are received; no dispatcher serves this queue\n",
+            (false, 1..) => {
+                "  NO DISPATCHER serves this queue: its requests wait until one does (leasehold serve)\n"
+            }
+            (false, _) => "  no dispatcher serves this queue\n",
         });
     }
     page.push_str(&map::draw(queue));
@@ -108,17 +116,40 @@ mod tests {
         Status { queues, routes, saturated: Vec::new(), saturated_keys: 0 }
     }
 
-    #[test]
-    fn pending_requests_without_a_dispatcher_are_said_plainly() {
-        let queue = QueueStatus {
-            queue: "chat".into(),
-            pending: COUNT_BOUND,
+    fn empty(name: &str) -> QueueStatus {
+        QueueStatus {
+            queue: name.into(),
+            receivers: false,
+            pending: 0,
             in_flight: 0,
-            parked: 2,
-            oldest_seconds: Some(200.0),
+            locked: 0,
+            parked: 0,
+            deferred: 0,
+            dead: 0,
+            oldest_seconds: None,
             dispatchers: Vec::new(),
             partitions: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn what_receivers_did_is_shown_where_there_is_any() {
+        let queue =
+            QueueStatus { receivers: true, pending: 1, locked: 3, dead: COUNT_BOUND, ..empty("orders") };
+        let page = page(&without_quotas(vec![queue], Vec::new()));
+        assert!(
+            page.starts_with(
+                "Queue orders\n  1 pending; 0 in flight; 0 parked; 3 locked; 10000+ dead\n  its messages are \
+                 received; no dispatcher serves this queue\n\n"
+            ),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn pending_requests_without_a_dispatcher_are_said_plainly() {
+        let queue =
+            QueueStatus { pending: COUNT_BOUND, parked: 2, oldest_seconds: Some(200.0), ..empty("chat") };
         let routes = vec![RouteStatus { route: "replies".into(), waiting: 12 }];
         let page = page(&without_quotas(vec![queue], routes));
         assert_eq!(

@@ -89,6 +89,22 @@ mod tests {
         DispatcherStatus { owner: owner.to_owned(), member, asleep, expires_seconds: 9.0 }
     }
 
+    fn queue(dispatchers: Vec<DispatcherStatus>, partitions: Vec<PartitionStatus>) -> QueueStatus {
+        QueueStatus {
+            queue: "chat".into(),
+            receivers: false,
+            pending: 0,
+            in_flight: 0,
+            locked: 0,
+            parked: 0,
+            deferred: 0,
+            dead: 0,
+            oldest_seconds: None,
+            dispatchers,
+            partitions,
+        }
+    }
+
     #[test]
     fn each_state_of_a_partition_has_its_sign() {
         let partitions = (0..64)
@@ -100,15 +116,8 @@ mod tests {
                 _ => partition(n, None, false, false),
             })
             .collect();
-        let queue = QueueStatus {
-            queue: "chat".into(),
-            pending: 0,
-            in_flight: 0,
-            parked: 0,
-            oldest_seconds: None,
-            dispatchers: vec![dispatcher("host-1", false, false), dispatcher("host-2", true, true)],
-            partitions,
-        };
+        let queue =
+            queue(vec![dispatcher("host-1", false, false), dispatcher("host-2", true, true)], partitions);
         let drawn = draw(&queue);
         let lines: Vec<&str> = drawn.lines().collect();
         assert_eq!(lines.len(), 8);
@@ -123,15 +132,6 @@ mod tests {
 
     #[test]
     fn a_queue_that_nobody_ever_served_has_no_map() {
-        let queue = QueueStatus {
-            queue: "chat".into(),
-            pending: 0,
-            in_flight: 0,
-            parked: 0,
-            oldest_seconds: None,
-            dispatchers: Vec::new(),
-            partitions: Vec::new(),
-        };
-        assert_eq!(draw(&queue), "");
+        assert_eq!(draw(&queue(Vec::new(), Vec::new())), "");
     }
 }

@@ -2,13 +2,13 @@
 
 /// How a column is aligned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Align {
+pub(crate) enum Align {
     Left,
     Right,
 }
 
 /// The table, each line behind `indent`; nothing where there is no row.
-pub(super) fn draw<const N: usize>(
+pub(crate) fn draw<const N: usize>(
     indent: &str,
     columns: [(&str, Align); N],
     rows: &[[String; N]],
