@@ -191,8 +191,9 @@ SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cach
 DECLARE
     front record;
     next record;
+    q queues;
 BEGIN
-    SELECT r.seq, r.epoch > 0 OR coalesce(r.locked_until > clock_timestamp(), false) AS in_flight INTO front FROM requests r
+    SELECT r.seq, r.locked_until, r.deliveries, r.epoch > 0 OR coalesce(r.locked_until > clock_timestamp(), false) AS in_flight INTO front FROM requests r
         WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
             AND r.held IS DISTINCT FROM 's'
             AND (NOT r.cancelled OR r.epoch > 0 OR r.locked_until > clock_timestamp())
@@ -206,7 +207,17 @@ BEGIN
         ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1;
     IF next.seq IS NULL OR front.seq < next.seq THEN
         RETURN;
-    ELSIF front.seq IS NOT NULL THEN
+    ELSIF front.locked_until IS NOT NULL THEN -- lapsed: it does not step back if that was its last delivery
+        SELECT * INTO q FROM queues t WHERE t.queue_id = settle_group.queue_id;
+        IF front.deliveries >= q.max_deliveries THEN
+            PERFORM bury(q, ARRAY(SELECT r.ctid FROM requests r
+                WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
+                    AND r.seq = front.seq AND r.held IS DISTINCT FROM 's' AND r.locked_until <= clock_timestamp()
+                FOR UPDATE SKIP LOCKED));
+            RETURN; -- what it left has been settled
+        END IF;
+    END IF;
+    IF front.seq IS NOT NULL THEN
         UPDATE requests r SET ready = false, held = 'g'
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
                 AND r.seq = front.seq AND r.held IS DISTINCT FROM 's'
