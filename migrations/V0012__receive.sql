@@ -330,6 +330,7 @@ DECLARE
     q queues := find_receivers(queue);
     tids tid[];
     missing bigint;
+    entered text[];
 BEGIN
     IF seqs IS NULL THEN
         PERFORM fail('LH001', 'seqs must not be null; an empty array is allowed');
@@ -338,14 +339,20 @@ BEGIN
         PERFORM adopt(q);
     END IF;
     WITH found AS (
-        SELECT r.ctid AS tid, r.seq FROM requests r
+        SELECT r.ctid AS tid, r.seq, r.group_id FROM requests r
         WHERE r.receivable AND r.queue_id = q.queue_id AND NOT r.ready AND r.seq = ANY (receive_deferred.seqs) AND r.held = 'd'
             AND r.deadline > clock_timestamp() ORDER BY r.seq FOR UPDATE
     )
-    SELECT array_agg(f.tid), min(w.seq) FILTER (WHERE f.seq IS NULL) INTO tids, missing
+    SELECT array_agg(f.tid), min(w.seq) FILTER (WHERE f.seq IS NULL), array_agg(f.group_id) FILTER (WHERE f.group_id IS NOT NULL)
+        INTO tids, missing, entered
         FROM unnest(receive_deferred.seqs) AS w (seq) LEFT JOIN found f ON f.seq = w.seq;
     IF missing IS NOT NULL OR array_position(seqs, NULL) IS NOT NULL THEN
         PERFORM fail('LH011', format('queue "%s" has no deferred message %s', queue, coalesce(missing::text, 'null')));
+    END IF;
+    IF entered IS NOT NULL THEN -- what would come next in the group waits for these; it may be an earlier one that came since
+        UPDATE requests r SET ready = false, held = 'g'
+            WHERE r.queue_id = q.queue_id AND r.group_id = ANY (entered) AND r.ready AND r.held IS DISTINCT FROM 's'
+                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp()) AND r.deliveries < q.max_deliveries AND NOT r.cancelled;
     END IF;
     RETURN QUERY WITH taken AS (
         UPDATE requests r SET ready = true, held = NULL, epoch = -1, attempt = 0, deliveries = r.deliveries + 1,
