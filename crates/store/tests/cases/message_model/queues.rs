@@ -12,7 +12,8 @@ pub(crate) fn settings() -> [(&'static str, Settings); 7] {
         dead_letters: true,
         on_expiry: true,
     };
-    let ordered = Settings { ordering: Ordering::GroupFifo, lock: 40 * SECOND, max_deliveries: 2, ..standard.clone() };
+    let ordered =
+        Settings { ordering: Ordering::GroupFifo, lock: 40 * SECOND, max_deliveries: 2, ..standard.clone() };
     [
         ("plain", standard.clone()),
         (

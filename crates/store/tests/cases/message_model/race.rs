@@ -1,20 +1,20 @@
 //! Six connections at once, some at REPEATABLE READ, do as they please. What each was told is the history; from it, and
 //! from what is there in the end, every message must be accounted for.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use super::{
-    asked,
-    seeds,
+    account::{
+        Held, History, Stay, groups_were_in_order, nothing_is_lost_or_there_twice,
+        nothing_was_delivered_under_a_live_lock,
+    },
+    asked, seeds,
     sql::{literal, number},
 };
 use crate::support::{Site, connect};
@@ -23,34 +23,6 @@ const SEEDS: u64 = 3;
 const STEPS: usize = 120;
 const CLIENTS: u64 = 6;
 const QUEUES: [&str; 4] = ["free", "lanes", "line", "once"];
-
-/// A message under a lock.
-#[derive(Clone, Debug)]
-struct Held {
-    queue: &'static str,
-    seq: i64,
-    body: String,
-    group: Option<String>,
-    token: String,
-    /// A moment at which it was certainly locked.
-    since: u64,
-}
-
-/// From when to when somebody certainly had it.
-#[derive(Clone, Debug)]
-struct Stay {
-    held: Held,
-    until: u64,
-}
-
-#[derive(Debug, Default)]
-struct History {
-    /// Body of each message whose sending was committed, and its number: of a duplicate, that of the first.
-    sent: Vec<(&'static str, String, i64)>,
-    stays: Vec<Stay>,
-    /// Completed, or received without a lock.
-    done: Vec<String>,
-}
 
 struct Worker {
     client: Client,
@@ -69,7 +41,9 @@ async fn try_ask(client: &Client, statement: &str) -> Option<Vec<SimpleQueryRow>
         Ok(messages) => Some(
             messages
                 .into_iter()
-                .filter_map(|message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None })
+                .filter_map(
+                    |message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None },
+                )
                 .collect(),
         ),
         Err(error) => {
@@ -146,7 +120,9 @@ impl Worker {
         let commits = self.rng.random_bool(0.75);
         if let Some(rows) = self.transact(&sends, commits).await {
             let seqs = rows.iter().map(|row| number(row, "n"));
-            self.history.sent.extend(sent.into_iter().zip(seqs).map(|((queue, body), seq)| (queue, body, seq)));
+            self.history
+                .sent
+                .extend(sent.into_iter().zip(seqs).map(|((queue, body), seq)| (queue, body, seq)));
         }
     }
 
@@ -184,7 +160,8 @@ impl Worker {
         }
         let (queue, seq) = self.deferred.remove(0);
         let columns = "seq, convert_from(body, 'UTF8') AS body, group_id, lock_token";
-        let rows = self.ask(&format!("SELECT {columns} FROM receive_deferred('{queue}', ARRAY[{seq}])")).await;
+        let rows =
+            self.ask(&format!("SELECT {columns} FROM receive_deferred('{queue}', ARRAY[{seq}])")).await;
         assert_eq!(rows.len(), 1);
         self.holds(queue, &rows);
     }
@@ -195,7 +172,9 @@ impl Worker {
         }
         let n = self.rng.random_range(0..self.held.len());
         let held = self.held[n].clone();
-        let verb = *["complete", "complete", "complete", "abandon", "reject", "defer"].choose(&mut self.rng).unwrap();
+        let verb = *["complete", "complete", "complete", "abandon", "reject", "defer"]
+            .choose(&mut self.rng)
+            .unwrap();
         let statement = format!("SELECT {verb}('{}', {}, '{}')", held.queue, held.seq, held.token);
         let until = self.tick();
         if self.rng.random_bool(0.25) {
@@ -218,7 +197,9 @@ impl Worker {
     /// Receives without locks.
     async fn drain(&mut self, queue: &str) -> usize {
         let rows = self
-            .ask(&format!("SELECT convert_from(body, 'UTF8') AS body FROM receive('{queue}', 3, 'receive_and_delete')"))
+            .ask(&format!(
+                "SELECT convert_from(body, 'UTF8') AS body FROM receive('{queue}', 3, 'receive_and_delete')"
+            ))
             .await;
         self.history.done.extend(rows.iter().map(|row| row.get("body").unwrap().to_owned()));
         rows.len()
@@ -253,7 +234,8 @@ async fn race(site: &Site, seed: u64, steps: usize) {
         }
         let rng = StdRng::seed_from_u64(seed * CLIENTS + name);
         let (clock, history) = (clock.clone(), History::default());
-        let mut worker = Worker { client, name, rng, clock, held: vec![], deferred: vec![], history, count: 0 };
+        let mut worker =
+            Worker { client, name, rng, clock, held: vec![], deferred: vec![], history, count: 0 };
         working.push(tokio::spawn(async move {
             for _ in 0..steps {
                 worker.step().await;
@@ -294,9 +276,15 @@ async fn finish(site: &Site, workers: &mut [Worker]) -> Vec<String> {
     for queue in QUEUES {
         while workers[0].drain(queue).await > 0 {}
     }
-    let left = site.sql.simple_query("SELECT convert_from(payload, 'UTF8') AS body FROM dead_letters").await.unwrap();
+    let left = site
+        .sql
+        .simple_query("SELECT convert_from(payload, 'UTF8') AS body FROM dead_letters")
+        .await
+        .unwrap();
     assert_eq!(site.count("requests").await, 0, "something is stuck");
-    let body = |message| if let SimpleQueryMessage::Row(row) = message { row.get("body").map(Into::into) } else { None };
+    let body = |message| {
+        if let SimpleQueryMessage::Row(row) = message { row.get("body").map(Into::into) } else { None }
+    };
     left.into_iter().filter_map(body).collect()
 }
 
@@ -314,58 +302,16 @@ async fn counts_are_right(site: &Site) {
     assert_eq!(wrong, 0);
 }
 
-fn nothing_is_lost_or_there_twice(all: &History) {
-    let mut first: BTreeMap<&str, i64> = BTreeMap::new();
-    for (queue, body, seq) in &all.sent {
-        let was = *first.entry(body).or_insert(*seq);
-        assert_eq!(was, *seq, "{body} was sent to \"{queue}\" twice");
-    }
-    let mut done = all.done.clone();
-    done.sort_unstable();
-    let sent: Vec<_> = first.keys().map(|body| (*body).to_owned()).collect();
-    let once: BTreeSet<_> = done.iter().cloned().collect();
-    assert_eq!(done.len(), once.len(), "something came out twice: {done:?}");
-    assert_eq!(done, sent, "what came out is what was sent");
-}
-
-fn nothing_was_delivered_under_a_live_lock(all: &History) {
-    let mut stays: BTreeMap<i64, Vec<&Stay>> = BTreeMap::new();
-    for stay in &all.stays {
-        stays.entry(stay.held.seq).or_default().push(stay);
-    }
-    for stays in stays.values_mut() {
-        stays.sort_by_key(|stay| stay.held.since);
-        for two in stays.windows(2) {
-            assert!(two[0].until < two[1].held.since, "two had it at once: {two:?}");
-        }
-    }
-}
-
-fn groups_were_in_order(all: &History) {
-    let mut groups: BTreeMap<(&str, &str), Vec<&Stay>> = BTreeMap::new();
-    for stay in &all.stays {
-        if let Some(group) = &stay.held.group {
-            groups.entry((stay.held.queue, group)).or_default().push(stay);
-        }
-    }
-    for stays in groups.values_mut() {
-        stays.sort_by_key(|stay| stay.held.since);
-        for two in stays.windows(2) {
-            assert!(two[0].until < two[1].held.since, "two of a group at once: {two:?}");
-            assert!(two[0].held.seq <= two[1].held.seq, "out of order: {two:?}");
-        }
-    }
-}
-
 /// Case 33, with everybody at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_message_is_accounted_for_whoever_did_what_at_once() {
     let steps = asked("LEASEHOLD_MODEL_STEPS").unwrap_or(STEPS);
     let site = Site::open().await;
-    if let Ok(f) = std::env::var("LEASEHOLD_DEV_SQL") { site.execute(&std::fs::read_to_string(f).unwrap()).await; } // DEV
     prepare(&site).await;
     for seed in seeds(SEEDS) {
-        eprintln!("repeat it with LEASEHOLD_MODEL_SEED={seed} LEASEHOLD_MODEL_STEPS={steps}, if chance allows");
+        eprintln!(
+            "repeat it with LEASEHOLD_MODEL_SEED={seed} LEASEHOLD_MODEL_STEPS={steps}, if chance allows"
+        );
         site.execute("TRUNCATE requests, dead_letters, receipts, dedup, replays, groups, group_checks").await;
         race(&site, seed, steps).await;
     }

@@ -21,8 +21,13 @@ impl Walk<'_> {
             return vec![queue];
         }
         let gold = draft.tier.as_deref() == Some("gold");
-        let alpha = draft.subject.as_deref().is_some_and(|subject| subject.split('.').next() == Some("alpha"));
-        [("gold", gold), ("alpha", alpha)].into_iter().filter(|(_, accepts)| *accepts).map(|(name, _)| name).collect()
+        let alpha =
+            draft.subject.as_deref().is_some_and(|subject| subject.split('.').next() == Some("alpha"));
+        [("gold", gold), ("alpha", alpha)]
+            .into_iter()
+            .filter(|(_, accepts)| *accepts)
+            .map(|(name, _)| name)
+            .collect()
     }
 
     /// What was sent is in both; says the slots.
@@ -90,8 +95,11 @@ impl Walk<'_> {
     }
 
     pub(super) async fn send_many(&mut self, queue: &'static str, drafts: &[Draft]) {
-        let column = |value: &dyn Fn(&Draft) -> String| drafts.iter().map(value).collect::<Vec<_>>().join(", ");
-        let at = |draft: &Draft| draft.delay.map_or("NULL".into(), |ms| format!("clock_timestamp() + interval '{ms} ms'"));
+        let column =
+            |value: &dyn Fn(&Draft) -> String| drafts.iter().map(value).collect::<Vec<_>>().join(", ");
+        let at = |draft: &Draft| {
+            draft.delay.map_or("NULL".into(), |ms| format!("clock_timestamp() + interval '{ms} ms'"))
+        };
         let answer = self
             .ask(&format!(
                 "SELECT send_many('{queue}', ARRAY[{}]::text[], message_ids => ARRAY[{}]::text[], group_ids => ARRAY[{}]::text[],

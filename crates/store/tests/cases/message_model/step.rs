@@ -108,7 +108,8 @@ impl Step {
             },
             52..57 => {
                 let count = rng.random_range(0..=2);
-                let mut seqs: Vec<_> = (0..count).map(|_| Self::seq(rng, oracle, queue, "deferred")).collect();
+                let mut seqs: Vec<_> =
+                    (0..count).map(|_| Self::seq(rng, oracle, queue, "deferred")).collect();
                 seqs.dedup();
                 Self::ReceiveDeferred { queue, seqs }
             }
@@ -130,7 +131,9 @@ impl Step {
             88..90 => Self::Peek {
                 queue,
                 from: rng.random_range(0..=oracle.last_seq),
-                state: some(rng, 0.7, |rng| pick(rng, &["active", "locked", "scheduled", "deferred", "dead"])),
+                state: some(rng, 0.7, |rng| {
+                    pick(rng, &["active", "locked", "scheduled", "deferred", "dead"])
+                }),
                 max: rng.random_range(1..4),
             },
             90..94 => Self::Maintain,
@@ -152,7 +155,8 @@ impl Step {
     /// One in this state, mostly.
     fn seq(rng: &mut StdRng, oracle: &Oracle, queue: &str, state: &str) -> i64 {
         let messages = &oracle.queues[queue].messages;
-        let fit: Vec<_> = messages.iter().filter(|(_, m)| m.state.word() == state).map(|(seq, _)| *seq).collect();
+        let fit: Vec<_> =
+            messages.iter().filter(|(_, m)| m.state.word() == state).map(|(seq, _)| *seq).collect();
         match fit.choose(rng) {
             Some(seq) if rng.random_bool(0.85) => *seq,
             _ => rng.random_range(0..=oracle.last_seq + 1),
@@ -204,7 +208,10 @@ impl Step {
         let verb = match rng.random_range(0..10) {
             0..2 => Verb::Complete,
             2..5 => Verb::Abandon(pick(rng, &[0, 0, 30, 80]) * SECOND),
-            5 | 6 => Verb::Reject(pick(rng, &[None, Some("AppRequested"), Some("bad")]), some(rng, 0.5, |_| "so it is")),
+            5 | 6 => Verb::Reject(
+                pick(rng, &[None, Some("AppRequested"), Some("bad")]),
+                some(rng, 0.5, |_| "so it is"),
+            ),
             _ => Verb::Defer,
         };
         match walk.settled.choose(rng) {

@@ -26,7 +26,9 @@ impl Walk<'_> {
             Step::Receive { queue, max, locks, attempt } => self.receive(queue, *max, *locks, *attempt).await,
             Step::ReceiveDeferred { queue, seqs } => {
                 let answer = self
-                    .ask(&format!("SELECT {RECEIVED} FROM receive_deferred('{queue}', ARRAY{seqs:?}::bigint[])"))
+                    .ask(&format!(
+                        "SELECT {RECEIVED} FROM receive_deferred('{queue}', ARRAY{seqs:?}::bigint[])"
+                    ))
                     .await;
                 if seqs.iter().all(|seq| self.queue(queue).deferred(*seq)) {
                     let mut seqs = seqs.clone();
@@ -54,22 +56,8 @@ impl Walk<'_> {
                     .collect();
                 assert_eq!(elements(&answer[0], "answer"), done);
             }
-            Step::Renew { queue, pair } => {
-                let statement = format!("SELECT ARRAY[renew('{queue}', {}, '{}')] AS untils", pair.0, pair.1);
-                let answer = self.ask(&epochs(&statement)).await;
-                let expected = self.queue(queue).renew(now, pair.0, &pair.1);
-                match expected {
-                    Some(until) => self.same_times(&elements(&answer.unwrap()[0], "answer"), &[Some(until)]),
-                    None => assert_eq!(answer.map(|_| ()), Err("LH006".into())),
-                }
-            }
-            Step::RenewBatch { queue, pairs } => {
-                let statement = batch("renew_batch", queue, pairs).replace("AS answer", "AS untils");
-                let answer = self.ask(&epochs(&statement)).await.unwrap();
-                let expected: Vec<_> =
-                    pairs.iter().map(|(seq, token)| self.queue(queue).renew(now, *seq, token)).collect();
-                self.same_times(&elements(&answer[0], "answer"), &expected);
-            }
+            Step::Renew { queue, pair } => self.renew(queue, pair).await,
+            Step::RenewBatch { queue, pairs } => self.renew_batch(queue, pairs).await,
             Step::Redrive { queue, target, max, older_than } => {
                 self.redrive(queue, *target, *max, *older_than).await;
             }
@@ -89,6 +77,25 @@ impl Walk<'_> {
         }
     }
 
+    async fn renew(&mut self, queue: &str, (seq, token): &Pair) {
+        let statement = format!("SELECT ARRAY[renew('{queue}', {seq}, '{token}')] AS untils");
+        let answer = self.ask(&epochs(&statement)).await;
+        let now = self.oracle.now;
+        match self.queue(queue).renew(now, *seq, token) {
+            Some(until) => self.same_times(&elements(&answer.unwrap()[0], "answer"), &[Some(until)]),
+            None => assert_eq!(answer.map(|_| ()), Err("LH006".into())),
+        }
+    }
+
+    async fn renew_batch(&mut self, queue: &str, pairs: &[Pair]) {
+        let statement = batch("renew_batch", queue, pairs).replace("AS answer", "AS untils");
+        let answer = self.ask(&epochs(&statement)).await.unwrap();
+        let now = self.oracle.now;
+        let expected: Vec<_> =
+            pairs.iter().map(|(seq, token)| self.queue(queue).renew(now, *seq, token)).collect();
+        self.same_times(&elements(&answer[0], "answer"), &expected);
+    }
+
     fn same_times(&self, shown: &[String], expected: &[Option<Ms>]) {
         let shown: Vec<_> = shown.iter().map(|ms| ms.parse::<Ms>().ok().map(|ms| ms - self.offset)).collect();
         let near = |a: &Option<Ms>, b: &Option<Ms>| match (a, b) {
@@ -102,10 +109,14 @@ impl Walk<'_> {
     /// These were locked, each with a token of its own that nobody has seen.
     fn locked(&mut self, queue: &str, seqs: &[i64], answer: &[SimpleQueryRow]) {
         let now = self.oracle.now;
-        let tokens: Vec<_> = answer.iter().map(|row| row.get("lock_token").unwrap_or_default().to_owned()).collect();
+        let tokens: Vec<_> =
+            answer.iter().map(|row| row.get("lock_token").unwrap_or_default().to_owned()).collect();
         let shown: Vec<_> = answer.iter().map(|row| Shown::received(row, self.offset)).collect();
         let locks: Vec<Pair> = seqs.iter().copied().zip(tokens).collect();
-        assert!(locks.iter().all(|(_, token)| self.issued.iter().all(|(_, old)| old != token)), "a token again");
+        assert!(
+            locks.iter().all(|(_, token)| self.issued.iter().all(|(_, old)| old != token)),
+            "a token again"
+        );
         let expected = self.queue(queue).lock(now, &locks);
         let expected: Vec<_> = expected.iter().map(|(seq, m)| Shown::of_received(*seq, m)).collect();
         assert_same(&format!("received from \"{queue}\""), &shown, &expected);
@@ -116,8 +127,10 @@ impl Walk<'_> {
         let now = self.oracle.now;
         let mode = if locks { "peek_lock" } else { "receive_and_delete" };
         let given = literal(attempt);
-        let answer =
-            self.ask(&format!("SELECT {RECEIVED} FROM receive('{queue}', {max}, '{mode}', {given})")).await.unwrap();
+        let answer = self
+            .ask(&format!("SELECT {RECEIVED} FROM receive('{queue}', {max}, '{mode}', {given})"))
+            .await
+            .unwrap();
         let replay = attempt.and_then(|id| self.queue(queue).replay(now, id));
         let is_new = replay.is_none();
         let expected = match replay {
@@ -125,7 +138,8 @@ impl Walk<'_> {
             None => {
                 let seqs: Vec<_> = answer.iter().map(|row| number(row, "seq")).collect();
                 let queued = self.queue(queue);
-                let messages: String = queued.messages.iter().map(|message| format!("\n    {message:?}")).collect();
+                let messages: String =
+                    queued.messages.iter().map(|message| format!("\n    {message:?}")).collect();
                 let expected = queued.receivable(max, locks);
                 assert!(
                     queued.may_find(&seqs, max, locks),
@@ -147,13 +161,20 @@ impl Walk<'_> {
         }
     }
 
-    async fn redrive(&mut self, queue: &'static str, target: Option<&'static str>, max: Option<usize>, older_than: Option<Ms>) {
+    async fn redrive(
+        &mut self,
+        queue: &'static str,
+        target: Option<&'static str>,
+        max: Option<usize>,
+        older_than: Option<Ms>,
+    ) {
         let now = self.oracle.now;
         let goal = target.unwrap_or(queue);
         let to = literal(target);
         let answer =
             self.ask(&format!("SELECT redrive('{queue}', {to}, {}) AS n", bounds(max, older_than))).await;
-        let mut seqs: Vec<_> = self.queue(queue).dead(now, older_than).into_iter().map(|(_, seq)| seq).collect();
+        let mut seqs: Vec<_> =
+            self.queue(queue).dead(now, older_than).into_iter().map(|(_, seq)| seq).collect();
         seqs.truncate(max.unwrap_or(usize::MAX));
         let drafts: Vec<_> = seqs.iter().map(|seq| self.queue(queue).messages[seq].draft.clone()).collect();
         if self.lacks_group(goal, &drafts) {
@@ -175,7 +196,11 @@ impl Walk<'_> {
         let answer =
             self.ask(&format!("SELECT {PEEKED} FROM peek('{queue}', {from}, {given}, {max})")).await.unwrap();
         let shown: Vec<_> = answer.iter().map(|row| Shown::peeked(row, self.offset)).collect();
-        let fits = self.queue(queue).messages.range(from..).filter(|(_, m)| state.is_none_or(|word| m.state.word() == word));
+        let fits = self
+            .queue(queue)
+            .messages
+            .range(from..)
+            .filter(|(_, m)| state.is_none_or(|word| m.state.word() == word));
         let expected: Vec<_> = fits.take(max).map(|(seq, m)| Shown::of_peeked(*seq, m)).collect();
         assert_same(&format!("peeked in \"{queue}\""), &shown, &expected);
     }

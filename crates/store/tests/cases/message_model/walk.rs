@@ -39,7 +39,11 @@ impl<'a> Walk<'a> {
             site.execute(&format!("SELECT subscribe('{TOPIC}', '{topic_queue}', '{filter}')")).await;
         }
         for (queue, settings) in settings() {
-            let make = if SUBSCRIPTIONS.iter().any(|(name, _)| *name == queue) { "configure_queue" } else { "create_queue" };
+            let make = if SUBSCRIPTIONS.iter().any(|(name, _)| *name == queue) {
+                "configure_queue"
+            } else {
+                "create_queue"
+            };
             site.execute(&format!("SELECT {make}('{queue}', '{}')", config(&settings))).await;
         }
     }
@@ -149,7 +153,12 @@ impl<'a> Walk<'a> {
             }
             assert_eq!(number(counts, "total"), queue.messages.len() as i64, "total of \"{name}\"");
             let waits = |state: &State| matches!(state, State::Active | State::Locked { .. });
-            let oldest = queue.messages.values().filter(|m| waits(&m.state)).map(|m| self.oracle.now - m.enqueued).max();
+            let oldest = queue
+                .messages
+                .values()
+                .filter(|m| waits(&m.state))
+                .map(|m| self.oracle.now - m.enqueued)
+                .max();
             let shown = counts.get("oldest").map(|ms| ms.parse::<Ms>().unwrap());
             let near = match (shown, oldest) {
                 (Some(a), Some(b)) => (a - b).abs() < STEP,
