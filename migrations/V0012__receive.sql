@@ -178,16 +178,18 @@ BEGIN
     FOR round IN 1 .. 256 LOOP
         at := clock_timestamp();
         span := CASE WHEN round = 1 THEN wanted ELSE least(greatest(span * 4, wanted), 1000) END;
-        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
-                array_agg(h.seq ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
-                sum(h.size) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted),
+        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted AND h.in_order),
+                array_agg(h.seq ORDER BY h.seq) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted AND h.in_order),
+                sum(h.size) FILTER (WHERE NOT h.over AND h.before < budget AND h.place <= wanted AND h.in_order),
                 array_agg(h.tid) FILTER (WHERE h.over)
             INTO tids, seqs, bytes, ended
             FROM (
                 SELECT c.*, coalesce(sum(c.size) FILTER (WHERE NOT c.over) OVER w, 0) - CASE WHEN c.over THEN 0 ELSE c.size END AS before,
-                    count(*) FILTER (WHERE NOT c.over) OVER w AS place
+                    count(*) FILTER (WHERE NOT c.over) OVER w AS place,
+                    -- What is behind one of a group that ends waits for the next look: the group's next may come before it.
+                    coalesce(c.seq < min(c.seq) FILTER (WHERE c.over AND c.group_id IS NOT NULL) OVER (), true) AS in_order
                 FROM (
-                    SELECT r.ctid AS tid, r.seq, octet_length(r.payload) AS size,
+                    SELECT r.ctid AS tid, r.seq, r.group_id, octet_length(r.payload) AS size,
                         r.cancelled OR r.deadline <= at OR r.deliveries >= q.max_deliveries AS over
                     FROM requests r
                     WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND (r.epoch = 0 OR r.locked_until <= at
@@ -197,7 +199,6 @@ BEGIN
                 WINDOW w AS (ORDER BY c.seq)) AS h;
         IF ended IS NOT NULL THEN
             PERFORM bury(q, ended);
-            CONTINUE WHEN round < 256; -- what that has freed may come before what was found
         END IF;
         IF tids IS NOT NULL THEN
             IF mode = 'peek_lock' THEN
@@ -227,7 +228,7 @@ BEGIN
             budget := budget - bytes;
             given := given || seqs;
         END IF;
-        EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
+        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
         freed := NULL;
     END LOOP;
     IF answers IS NOT NULL THEN
