@@ -200,12 +200,15 @@ BEGIN
             INTO tids, seqs, bytes, ended, overtaken
             FROM (
                 SELECT x.*, NOT x.passed_over AND x.before < budget AND x.place <= wanted
-                    AND (x.next_freed IS NULL OR x.seq < x.next_freed) AS is_taken
+                    AND (x.next_freed IS NULL OR x.seq < x.next_freed) AND x.in_order AS is_taken
                 FROM (
                     SELECT f.*, coalesce(sum(f.size) FILTER (WHERE NOT f.passed_over) OVER w, 0)
                             - CASE WHEN f.passed_over THEN 0 ELSE f.size END AS before,
                         count(*) FILTER (WHERE NOT f.passed_over) OVER w AS place,
-                        min(f.behind) FILTER (WHERE NOT f.passed_over AND mode <> 'peek_lock') OVER () AS next_freed
+                        min(f.behind) FILTER (WHERE NOT f.passed_over AND mode <> 'peek_lock') OVER () AS next_freed,
+                        -- What is behind one of a group that ends waits for the next look: the group's next may come before it.
+                        coalesce(f.seq < min(least(f.seq, f.behind)) FILTER (WHERE f.over AND f.group_id IS NOT NULL) OVER (), true)
+                            AS in_order
                     FROM (
                         SELECT g.*, g.over OR coalesce(g.behind < g.seq, false) AS passed_over,
                             NOT g.over AND coalesce(g.behind < g.seq, false) AS overtakes
@@ -225,7 +228,6 @@ BEGIN
                     WINDOW w AS (ORDER BY f.seq)) AS x) AS h;
         IF ended IS NOT NULL THEN
             PERFORM bury(q, ended);
-            CONTINUE WHEN round < 256; -- what that has freed may come before what was found
         END IF;
         IF overtaken IS NOT NULL AND NOT settled THEN
             PERFORM free_groups(q.queue_id, overtaken);
@@ -260,7 +262,7 @@ BEGIN
             budget := budget - bytes;
             given := given || seqs;
         END IF;
-        EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
+        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
         freed := NULL;
     END LOOP;
     IF answers IS NOT NULL THEN
