@@ -66,7 +66,8 @@ $$;
 -- Puts checked messages on a queue. Says the sequence number of each; that of the first for a duplicate; 0 for one
 -- that conflicts with it.
 CREATE FUNCTION put_messages(q queues, bodies bytea[], message_ids text[], group_ids text[], correlation_ids text[],
-    reply_tos text[], subjects text[], content_types text[], properties jsonb[], ttls interval[], ats timestamptz[])
+    reply_tos text[], subjects text[], content_types text[], properties jsonb[], ttls interval[], ats timestamptz[],
+    drawn_ids text[] DEFAULT NULL)
 RETURNS bigint[]
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -89,8 +90,8 @@ BEGIN
     END IF;
     PERFORM pg_current_xact_id(); -- before a seq is drawn: see enqueue_many
     seqs := ARRAY(SELECT nextval('request_seq') FROM generate_series(1, cardinality(bodies)));
-    ids := ARRAY(SELECT coalesce(u.id, new_id()) FROM unnest(message_ids, bodies) WITH ORDINALITY AS u (id, body, n)
-        ORDER BY u.n);
+    ids := ARRAY(SELECT coalesce(u.id, u.drawn_id, new_id()) FROM unnest(message_ids, drawn_ids, bodies) WITH ORDINALITY
+        AS u (id, drawn_id, body, n) ORDER BY u.n);
     slots := CASE WHEN q.dedup_window IS NULL THEN seqs ELSE claim_keys(q, message_ids, bodies, seqs, ids) END;
     opens := opens_group(q.queue_id, lanes, ARRAY(SELECT u.at IS NOT NULL OR u.slot <> u.seq
         FROM unnest(ats, slots, seqs) WITH ORDINALITY AS u (at, slot, seq, n) WHERE lanes IS NOT NULL ORDER BY u.n));
@@ -154,6 +155,7 @@ DECLARE
     subscription record;
     q queues;
     documents jsonb[];
+    drawn_ids text[] := ARRAY(SELECT new_id() FROM generate_series(1, cardinality(bodies))); -- the copies are one message
     accepted_ns int[];
     slots bigint[] := array_fill(0::bigint, ARRAY[cardinality(bodies)]);
     copies bigint[];
@@ -175,7 +177,7 @@ BEGIN
         SELECT put_messages(q, array_agg(bodies[n] ORDER BY n), array_agg(message_ids[n] ORDER BY n),
                 array_agg(group_ids[n] ORDER BY n), array_agg(correlation_ids[n] ORDER BY n), array_agg(reply_tos[n] ORDER BY n),
                 array_agg(subjects[n] ORDER BY n), array_agg(content_types[n] ORDER BY n), array_agg(properties[n] ORDER BY n),
-                array_agg(ttls[n] ORDER BY n), array_agg(ats[n] ORDER BY n))
+                array_agg(ttls[n] ORDER BY n), array_agg(ats[n] ORDER BY n), array_agg(drawn_ids[n] ORDER BY n))
             INTO copies FROM unnest(accepted_ns) AS n;
         FOR i IN 1 .. cardinality(accepted_ns) LOOP
             slots[accepted_ns[i]] := least(nullif(slots[accepted_ns[i]], 0), nullif(copies[i], 0));

@@ -152,8 +152,9 @@ $$;
 -- bodies to 32 MiB. A lock that has lapsed is none, and a dispatcher's that lost its lease is none. What has expired,
 -- was cancelled, or was delivered too often ends here instead of being delivered.
 --
--- One ordered index scan; what waits behind its group or for its time is not in it. Looks again where what was taken or ended
--- has freed what comes next in its group. A lapsed lock whose group has an earlier message by now steps back behind it.
+-- One ordered index scan; what waits behind its group or for its time is not in it. It looks again where what comes next in
+-- a group may have a smaller number than what was found: where something was ended, where one whose lock has lapsed may have
+-- to step back, and, when messages are received and deleted, after each that is in a group.
 CREATE FUNCTION receive(queue text, max int DEFAULT 1, mode text DEFAULT 'peek_lock', attempt_id text DEFAULT NULL)
 RETURNS SETOF message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
@@ -162,20 +163,20 @@ SET enable_sort = on SET plan_cache_mode = force_generic_plan SET jit = off AS $
 #variable_conflict use_column
 DECLARE
     q queues := find_receivers(queue);
+    locks boolean := mode = 'peek_lock';
     wanted int := max;
     budget bigint := 33554432;
     at timestamptz;
-    span int;
+    span int := max;
     tids tid[];
-    ended tid[];
     seqs bigint[];
     bytes bigint;
+    ended tid[];
+    lapsed_groups text[];
+    stepped_back boolean := false;
     freed text[];
-    overtaken text[];
-    settled boolean := false;
-    given bigint[] := '{}';
     answer message[];
-    answers message[];
+    answers message[] := '{}';
     recorded bigint;
 BEGIN
     IF max IS NULL OR max NOT BETWEEN 1 AND 256 THEN
@@ -191,89 +192,71 @@ BEGIN
         END IF;
     END IF;
     PERFORM tend(q);
-    FOR round IN 1 .. 256 LOOP
+    FOR round IN 1 .. 512 LOOP
         at := clock_timestamp();
-        span := CASE WHEN round = 1 THEN wanted ELSE least(greatest(span * 4, wanted), 1000) END;
-        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE h.is_taken), array_agg(h.seq ORDER BY h.seq) FILTER (WHERE h.is_taken),
-                sum(h.size) FILTER (WHERE h.is_taken), array_agg(h.tid) FILTER (WHERE h.over),
-                array_agg(h.group_id) FILTER (WHERE h.overtakes)
-            INTO tids, seqs, bytes, ended, overtaken
+        SELECT array_agg(h.tid ORDER BY h.seq) FILTER (WHERE h.fits), array_agg(h.seq ORDER BY h.seq) FILTER (WHERE h.fits),
+                sum(h.size) FILTER (WHERE h.fits), array_agg(h.tid) FILTER (WHERE h.over),
+                array_agg(h.group_id) FILTER (WHERE h.fits AND h.has_lapsed AND h.group_id IS NOT NULL)
+            INTO tids, seqs, bytes, ended, lapsed_groups
             FROM (
-                SELECT x.*, NOT x.passed_over AND x.before < budget AND x.place <= wanted
-                    AND (x.next_freed IS NULL OR x.seq < x.next_freed) AND x.in_order AS is_taken
+                SELECT c.*, NOT c.over AND count(*) FILTER (WHERE NOT c.over) OVER w <= wanted
+                    AND coalesce(sum(c.size) FILTER (WHERE NOT c.over) OVER w, 0) - c.size < budget
+                    AND (locks OR count(c.group_id) FILTER (WHERE NOT c.over) OVER w - (c.group_id IS NOT NULL)::int = 0) AS fits
                 FROM (
-                    SELECT f.*, coalesce(sum(f.size) FILTER (WHERE NOT f.passed_over) OVER w, 0)
-                            - CASE WHEN f.passed_over THEN 0 ELSE f.size END AS before,
-                        count(*) FILTER (WHERE NOT f.passed_over) OVER w AS place,
-                        min(f.behind) FILTER (WHERE NOT f.passed_over AND mode <> 'peek_lock') OVER () AS next_freed,
-                        -- What is behind one of a group that ends waits for the next look: the group's next may come before it.
-                        coalesce(f.seq < min(least(f.seq, f.behind)) FILTER (WHERE f.over AND f.group_id IS NOT NULL) OVER (), true)
-                            AS in_order
-                    FROM (
-                        SELECT g.*, g.over OR coalesce(g.behind < g.seq, false) AS passed_over,
-                            NOT g.over AND coalesce(g.behind < g.seq, false) AS overtakes
-                        FROM (
-                            SELECT c.*, CASE WHEN c.group_id IS NOT NULL AND (c.lapsed OR mode <> 'peek_lock') THEN
-                                (SELECT n.seq FROM requests n WHERE n.queue_id = q.queue_id AND n.group_id = c.group_id AND NOT n.ready
-                                    AND n.held IS DISTINCT FROM 's' ORDER BY n.queue_id, n.group_id, n.ready, n.seq LIMIT 1) END AS behind
-                            FROM (
-                                SELECT r.ctid AS tid, r.seq, r.group_id, r.epoch <> 0 AS lapsed, octet_length(r.payload) AS size,
-                                    r.cancelled OR r.deadline <= at OR r.deliveries >= q.max_deliveries AS over
-                                FROM requests r
-                                WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready
-                                    AND (r.epoch = 0 OR r.locked_until <= at
-                                    OR r.epoch > 0 AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = r.queue_id
-                                        AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
-                                ORDER BY r.queue_id, r.ready, r.seq LIMIT span FOR UPDATE OF r SKIP LOCKED) AS c) AS g) AS f
-                    WINDOW w AS (ORDER BY f.seq)) AS x) AS h;
-        IF ended IS NOT NULL THEN
+                    SELECT r.ctid AS tid, r.seq, r.group_id, r.epoch <> 0 AS has_lapsed, octet_length(r.payload) AS size,
+                        r.cancelled OR r.deadline <= at OR r.deliveries >= q.max_deliveries AS over
+                    FROM requests r
+                    WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND (r.epoch = 0 OR r.locked_until <= at
+                        OR r.epoch > 0 AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = r.queue_id
+                            AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
+                    ORDER BY r.queue_id, r.ready, r.seq LIMIT span FOR UPDATE OF r SKIP LOCKED) AS c
+                WINDOW w AS (ORDER BY c.seq)) AS h;
+        IF ended IS NOT NULL AND round < 512 THEN
             PERFORM bury(q, ended);
-        END IF;
-        IF overtaken IS NOT NULL AND NOT settled THEN
-            PERFORM free_groups(q.queue_id, overtaken);
-            settled := true; -- as far as no sender holds them
+            span := least(greatest(span * 4, wanted), 1000);
+            CONTINUE;
+        ELSIF lapsed_groups IS NOT NULL AND NOT stepped_back THEN
+            PERFORM free_groups(q.queue_id, lapsed_groups);
+            stepped_back := true;
             CONTINUE;
         END IF;
-        IF tids IS NOT NULL THEN
-            IF mode = 'peek_lock' THEN
-                RETURN QUERY WITH taken AS (
-                    UPDATE requests r SET epoch = -1, attempt = 0, deliveries = r.deliveries + 1, dispatched_at = at,
-                        locked_until = at + q.lock_time, lock_token = gen_random_uuid()
-                    WHERE r.ctid = ANY (tids) RETURNING r.*)
-                SELECT t.seq, t.id, given_group(t.group_id, t.group_given), t.correlation_id, t.route, t.subject, t.content_type,
-                    coalesce(t.metadata, '{}'), t.ttl, t.payload, t.deliveries, t.enqueued_at, t.locked_until, t.lock_token::text
-                FROM taken t ORDER BY t.seq;
-            ELSE
-                WITH gone AS (
-                    DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
-                ), recorded AS (
-                    SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
-                        NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
-                )
-                SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
-                        g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
-                        NULL, NULL)::message ORDER BY g.seq),
-                    array_agg(DISTINCT g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
-                    INTO answer, freed, recorded FROM gone g;
-                answers := CASE WHEN answers IS NULL THEN answer ELSE answers || answer END;
-                PERFORM free_groups(q.queue_id, freed);
-            END IF;
-            wanted := wanted - cardinality(tids);
-            budget := budget - bytes;
-            given := given || seqs;
+        EXIT WHEN tids IS NULL;
+        IF locks THEN
+            RETURN QUERY WITH taken AS (
+                UPDATE requests r SET epoch = -1, attempt = 0, deliveries = r.deliveries + 1, dispatched_at = at,
+                    locked_until = at + q.lock_time, lock_token = gen_random_uuid()
+                WHERE r.ctid = ANY (tids) RETURNING r.*)
+            SELECT t.seq, t.id, given_group(t.group_id, t.group_given), t.correlation_id, t.route, t.subject, t.content_type,
+                coalesce(t.metadata, '{}'), t.ttl, t.payload, t.deliveries, t.enqueued_at, t.locked_until, t.lock_token::text
+            FROM taken t ORDER BY t.seq;
+            EXIT;
         END IF;
-        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
-        freed := NULL;
+        WITH gone AS (
+            DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
+        ), recorded AS (
+            SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
+                NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
+        )
+        SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
+                g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
+                NULL, NULL)::message ORDER BY g.seq),
+            array_agg(g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
+            INTO answer, freed, recorded FROM gone g;
+        answers := answers || answer;
+        PERFORM free_groups(q.queue_id, freed);
+        wanted := wanted - cardinality(tids);
+        budget := budget - bytes;
+        span := wanted;
+        EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
     END LOOP;
-    IF answers IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM unnest(answers) AS a ORDER BY a.seq;
+    IF answers <> '{}' THEN
+        RETURN QUERY SELECT * FROM unnest(answers);
         PERFORM remember(q, attempt_id, answers) WHERE attempt_id IS NOT NULL;
-    END IF;
-    IF attempt_id IS NOT NULL AND mode = 'peek_lock' AND given <> '{}' THEN
+    ELSIF attempt_id IS NOT NULL AND seqs IS NOT NULL THEN
         INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
             SELECT q.queue_id, receive.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'),
                 array_agg(r.seq), array_agg(r.lock_token)
-            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (given)
+            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (seqs)
             ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = excluded.seqs,
                 lock_tokens = excluded.lock_tokens, messages = NULL;
     END IF;
