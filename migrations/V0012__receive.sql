@@ -306,9 +306,9 @@ BEGIN
 END
 $$;
 
--- Locks deferred messages, all or none. One of a group at most, and none beside another of its group: one with a smaller
--- number may have come due, or been redriven, since. So that none becomes ready meanwhile, the group's row is held, for
--- which a sender may have to be waited for.
+-- Locks deferred messages, all or none. One of a group at most, and none beside one in flight of its group: one with a smaller
+-- number may have come due, or been redriven, since, and waits if it is only ready. So that none becomes ready meanwhile, the
+-- group's row for settling is held.
 CREATE FUNCTION receive_deferred(queue text, seqs bigint[]) RETURNS SETOF message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -318,6 +318,7 @@ DECLARE
     tids tid[];
     missing bigint;
     behind bigint;
+    entered text[];
 BEGIN
     IF seqs IS NULL THEN
         PERFORM fail('LH001', 'seqs must not be null; an empty array is allowed');
@@ -325,15 +326,16 @@ BEGIN
     IF q.adopting IS NOT NULL THEN
         PERFORM adopt(q);
     END IF;
-    PERFORM lock_groups(q.queue_id, g.ids) FROM (SELECT array_agg(r.group_id) AS ids FROM requests r
+    PERFORM FROM groups g WHERE g.queue_id = q.queue_id AND g.settles AND g.group_id = ANY (ARRAY(SELECT r.group_id FROM requests r
         WHERE r.receivable AND r.queue_id = q.queue_id AND NOT r.ready AND r.seq = ANY (receive_deferred.seqs) AND r.held = 'd'
-            AND r.group_id IS NOT NULL) AS g WHERE g.ids IS NOT NULL;
+            AND r.group_id IS NOT NULL)) ORDER BY g.group_id FOR UPDATE;
     WITH found AS (
-        SELECT r.ctid AS tid, r.seq FROM requests r
+        SELECT r.ctid AS tid, r.seq, r.group_id FROM requests r
         WHERE r.receivable AND r.queue_id = q.queue_id AND NOT r.ready AND r.seq = ANY (receive_deferred.seqs) AND r.held = 'd'
             AND r.deadline > clock_timestamp() ORDER BY r.seq FOR UPDATE
     )
-    SELECT array_agg(f.tid), min(w.seq) FILTER (WHERE f.seq IS NULL) INTO tids, missing
+    SELECT array_agg(f.tid), min(w.seq) FILTER (WHERE f.seq IS NULL), array_agg(f.group_id) FILTER (WHERE f.group_id IS NOT NULL)
+        INTO tids, missing, entered
         FROM unnest(receive_deferred.seqs) AS w (seq) LEFT JOIN found f ON f.seq = w.seq;
     IF missing IS NOT NULL OR array_position(seqs, NULL) IS NOT NULL THEN
         PERFORM fail('LH011', format('queue "%s" has no deferred message %s', queue, coalesce(missing::text, 'null')));
@@ -342,10 +344,14 @@ BEGIN
         SELECT r.seq, r.group_id, row_number() OVER (PARTITION BY r.group_id ORDER BY r.seq) AS place
         FROM requests r WHERE r.ctid = ANY (tids) AND r.group_id IS NOT NULL) AS d
         WHERE d.place > 1 OR EXISTS (SELECT FROM requests r WHERE r.queue_id = q.queue_id AND r.group_id = d.group_id
-            AND r.ready AND r.held IS DISTINCT FROM 's'
-            AND (NOT r.cancelled OR r.epoch > 0 OR r.locked_until > clock_timestamp()));
+            AND r.ready AND r.held IS DISTINCT FROM 's' AND (r.epoch > 0 OR r.locked_until > clock_timestamp()));
     IF behind IS NOT NULL THEN
         PERFORM fail('LH011', format('message %s of queue "%s" waits for another of its group', behind, queue));
+    END IF;
+    IF entered IS NOT NULL THEN -- what would come next in the group waits for these; it may be an earlier one that came since
+        UPDATE requests r SET ready = false, held = 'g'
+            WHERE r.queue_id = q.queue_id AND r.group_id = ANY (entered) AND r.ready AND r.held IS DISTINCT FROM 's'
+                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp()) AND r.deliveries < q.max_deliveries AND NOT r.cancelled;
     END IF;
     RETURN QUERY WITH taken AS (
         UPDATE requests r SET ready = true, held = NULL, epoch = -1, attempt = 0, deliveries = r.deliveries + 1,
