@@ -172,6 +172,7 @@ DECLARE
     seqs bigint[];
     bytes bigint;
     ended tid[];
+    given bigint[] := '{}';
     lapsed_groups text[];
     stepped_back boolean := false;
     freed text[];
@@ -200,6 +201,8 @@ BEGIN
             INTO tids, seqs, bytes, ended, lapsed_groups
             FROM (
                 SELECT c.*, NOT c.over AND count(*) FILTER (WHERE NOT c.over) OVER w <= wanted
+                    -- Behind one of a group that ends comes what comes next in that group.
+                    AND coalesce(c.seq < min(c.seq) FILTER (WHERE c.over AND c.group_id IS NOT NULL) OVER (), true)
                     AND coalesce(sum(c.size) FILTER (WHERE NOT c.over) OVER w, 0) - c.size < budget
                     AND (locks OR count(c.group_id) FILTER (WHERE NOT c.over) OVER w - (c.group_id IS NOT NULL)::int = 0) AS fits
                 FROM (
@@ -211,17 +214,17 @@ BEGIN
                             AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
                     ORDER BY r.queue_id, r.ready, r.seq LIMIT span FOR UPDATE OF r SKIP LOCKED) AS c
                 WINDOW w AS (ORDER BY c.seq)) AS h;
-        IF ended IS NOT NULL AND round < 512 THEN
+        IF ended IS NOT NULL THEN
             PERFORM bury(q, ended);
-            span := least(greatest(span * 4, wanted), 1000);
-            CONTINUE;
-        ELSIF lapsed_groups IS NOT NULL AND NOT stepped_back THEN
+            span := least(span * 4, 1000);
+        END IF;
+        IF lapsed_groups IS NOT NULL AND NOT stepped_back THEN
             PERFORM free_groups(q.queue_id, lapsed_groups);
             stepped_back := true;
             CONTINUE;
         END IF;
-        EXIT WHEN tids IS NULL;
-        IF locks THEN
+        freed := NULL;
+        IF tids IS NOT NULL AND locks THEN
             RETURN QUERY WITH taken AS (
                 UPDATE requests r SET epoch = -1, attempt = 0, deliveries = r.deliveries + 1, dispatched_at = at,
                     locked_until = at + q.lock_time, lock_token = gen_random_uuid()
@@ -229,34 +232,35 @@ BEGIN
             SELECT t.seq, t.id, given_group(t.group_id, t.group_given), t.correlation_id, t.route, t.subject, t.content_type,
                 coalesce(t.metadata, '{}'), t.ttl, t.payload, t.deliveries, t.enqueued_at, t.locked_until, t.lock_token::text
             FROM taken t ORDER BY t.seq;
-            EXIT;
+        ELSIF tids IS NOT NULL THEN
+            WITH gone AS (
+                DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
+            ), recorded AS (
+                SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
+                    NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
+            )
+            SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
+                    g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
+                    NULL, NULL)::message ORDER BY g.seq),
+                array_agg(g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
+                INTO answer, freed, recorded FROM gone g;
+            answers := answers || answer;
+            PERFORM free_groups(q.queue_id, freed);
         END IF;
-        WITH gone AS (
-            DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
-        ), recorded AS (
-            SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
-                NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
-        )
-        SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
-                g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
-                NULL, NULL)::message ORDER BY g.seq),
-            array_agg(g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
-            INTO answer, freed, recorded FROM gone g;
-        answers := answers || answer;
-        PERFORM free_groups(q.queue_id, freed);
-        wanted := wanted - cardinality(tids);
-        budget := budget - bytes;
-        span := wanted;
-        EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
+        given := given || seqs;
+        wanted := wanted - coalesce(cardinality(tids), 0);
+        budget := budget - coalesce(bytes, 0);
+        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
+        span := greatest(span, wanted);
     END LOOP;
     IF answers <> '{}' THEN
         RETURN QUERY SELECT * FROM unnest(answers);
         PERFORM remember(q, attempt_id, answers) WHERE attempt_id IS NOT NULL;
-    ELSIF attempt_id IS NOT NULL AND seqs IS NOT NULL THEN
+    ELSIF attempt_id IS NOT NULL AND given <> '{}' THEN
         INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
             SELECT q.queue_id, receive.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'),
                 array_agg(r.seq), array_agg(r.lock_token)
-            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (seqs)
+            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (given)
             ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = excluded.seqs,
                 lock_tokens = excluded.lock_tokens, messages = NULL;
     END IF;
