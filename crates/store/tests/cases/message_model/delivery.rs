@@ -135,8 +135,19 @@ impl Queue {
         Some(*until)
     }
 
-    pub(crate) fn deferred(&self, seq: i64) -> bool {
-        self.messages.get(&seq).is_some_and(|m| m.state == State::Deferred)
+    /// Whether these can be taken up: all are deferred, one of a group, and beside none in flight of theirs.
+    pub(crate) fn can_take_up(&self, seqs: &[i64]) -> bool {
+        let mut lanes = BTreeSet::new();
+        seqs.iter().collect::<BTreeSet<_>>().into_iter().all(|seq| {
+            let message = self.messages.get(seq).filter(|message| message.state == State::Deferred);
+            message.is_some_and(|message| {
+                self.lane(message).is_none_or(|lane| {
+                    let in_flight =
+                        |m: &Message| self.lane(m) == Some(lane) && matches!(m.state, State::Locked { .. });
+                    lanes.insert(lane.to_owned()) && !self.messages.values().any(in_flight)
+                })
+            })
+        })
     }
 
     pub(crate) fn cancel(&mut self, seq: i64) -> bool {

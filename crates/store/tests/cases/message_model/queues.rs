@@ -5,15 +5,20 @@ use super::oracle::{Ms, Ordering, SECOND, Settings};
 pub(crate) fn settings() -> [(&'static str, Settings); 7] {
     let standard = Settings {
         ordering: Ordering::Standard,
-        lock: 60 * SECOND,
+        // Half a second beside the steps: no lock lapses at the moment a message expires or comes due.
+        lock: 60 * SECOND + 500,
         max_deliveries: 3,
         ttl: None,
         dedup: None,
         dead_letters: true,
         on_expiry: true,
     };
-    let ordered =
-        Settings { ordering: Ordering::GroupFifo, lock: 40 * SECOND, max_deliveries: 2, ..standard.clone() };
+    let ordered = Settings {
+        ordering: Ordering::GroupFifo,
+        lock: 40 * SECOND + 500,
+        max_deliveries: 2,
+        ..standard.clone()
+    };
     [
         ("plain", standard.clone()),
         (
@@ -28,7 +33,7 @@ pub(crate) fn settings() -> [(&'static str, Settings); 7] {
         ),
         ("grouped", Settings { ttl: Some(500 * SECOND), ..ordered.clone() }),
         ("forgetful", Settings { dead_letters: false, dedup: Some(120 * SECOND), ..ordered }),
-        ("strict", Settings { ordering: Ordering::StrictFifo, lock: 400 * SECOND, ..standard.clone() }),
+        ("strict", Settings { ordering: Ordering::StrictFifo, lock: 400 * SECOND + 500, ..standard.clone() }),
         ("gold", Settings { dedup: Some(200 * SECOND), ..standard.clone() }),
         ("alpha", Settings { max_deliveries: 1, ttl: Some(100 * SECOND), ..standard }),
     ]

@@ -30,7 +30,7 @@ impl Walk<'_> {
                         "SELECT {RECEIVED} FROM receive_deferred('{queue}', ARRAY{seqs:?}::bigint[])"
                     ))
                     .await;
-                if seqs.iter().all(|seq| self.queue(queue).deferred(*seq)) {
+                if self.queue(queue).can_take_up(seqs) {
                     let mut seqs = seqs.clone();
                     seqs.sort_unstable();
                     self.locked(queue, &seqs, &answer.unwrap());
