@@ -189,31 +189,37 @@ LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 DECLARE
-    front record;
     next record;
 BEGIN
-    SELECT r.seq, r.epoch > 0 OR coalesce(r.locked_until > clock_timestamp(), false) AS in_flight INTO front FROM requests r
-        WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
-            AND r.held IS DISTINCT FROM 's'
-            AND (NOT r.cancelled OR r.epoch > 0 OR r.locked_until > clock_timestamp())
-        ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1;
-    IF front.in_flight THEN
-        RETURN;
-    END IF;
-    SELECT r.seq, r.held, r.partition_id INTO next FROM requests r
-        WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND NOT r.ready
-            AND r.held IS DISTINCT FROM 's'
-        ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1;
-    IF next.seq IS NULL OR front.seq < next.seq THEN
-        RETURN;
-    ELSIF front.seq IS NOT NULL THEN
-        UPDATE requests r SET ready = false, held = 'g'
+    -- One statement, so one snapshot: a deferred message that is received between two would be seen by neither.
+    SELECT n.seq, n.held, n.partition_id, f.seq AS front_seq, f.in_flight INTO next FROM (SELECT) AS one
+        LEFT JOIN LATERAL (
+            SELECT r.seq, r.epoch > 0 OR coalesce(r.locked_until > clock_timestamp(), false) AS in_flight FROM requests r
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
-                AND r.seq = front.seq AND r.held IS DISTINCT FROM 's'
-                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp());
-        IF NOT FOUND THEN -- taken meanwhile
+                AND r.held IS DISTINCT FROM 's'
+                AND (NOT r.cancelled OR r.epoch > 0 OR r.locked_until > clock_timestamp())
+            ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) AS f ON true
+        LEFT JOIN LATERAL (
+            SELECT r.seq, r.held, r.partition_id FROM requests r
+            WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND NOT r.ready
+                AND r.held IS DISTINCT FROM 's'
+            ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) AS n ON true;
+    IF next.in_flight OR next.seq IS NULL OR next.front_seq < next.seq THEN
+        RETURN;
+    ELSIF next.front_seq IS NOT NULL THEN
+        PERFORM FROM requests r
+            WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
+                AND r.seq = next.front_seq AND r.held IS DISTINCT FROM 's'
+                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp())
+            FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN -- taken meanwhile, or by a transaction that is open and may yet give it back
+            INSERT INTO group_checks (queue_id, group_id) VALUES (queue_id, group_id);
             RETURN;
         END IF;
+        UPDATE requests r SET ready = false, held = 'g'
+            WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
+                AND r.seq = next.front_seq AND r.held IS DISTINCT FROM 's'
+                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp());
     END IF;
     IF next.held = 'g' THEN
         UPDATE requests r SET ready = true, held = NULL
