@@ -41,15 +41,17 @@ CREATE INDEX requests_group ON requests (queue_id, group_id, ready, seq)
     WHERE group_id IS NOT NULL AND held IS DISTINCT FROM 's';
 CREATE INDEX requests_scheduled_group ON requests (queue_id, group_id) WHERE group_id IS NOT NULL AND held = 's';
 
--- A group's row is what its senders lock, to the end of their transactions: so sequence order is commit order.
+-- Two rows for each group: one that its senders lock, to the end of their transactions, so that sequence order is commit
+-- order; and one for whoever makes something of it ready.
 CREATE TABLE groups (
     queue_id    int NOT NULL,
+    settles     boolean NOT NULL,
     group_id    text COLLATE "C" NOT NULL,
-    PRIMARY KEY (queue_id, group_id)
+    PRIMARY KEY (queue_id, group_id, settles)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_cost_delay = 0);
 
--- Groups somebody could not settle, because a sender held them: whoever looks next does.
+-- Groups somebody could not settle, because another held them: whoever looks next does.
 CREATE TABLE group_checks (
     queue_id    int NOT NULL,
     group_id    text COLLATE "C" NOT NULL
@@ -172,29 +174,36 @@ $$;
 -- so stand in no poll's way. Whoever takes the ready one away makes the next one ready.
 --
 -- Two must not miss each other: a sender that still sees the one before it, and whoever takes that one away and does
--- not see the sender's yet. A sender holds the group's row to its end. Who settles asks for it without waiting; where a
--- sender has it, a check is left behind, and the next look after both have ended settles the group. That needs
--- statements that see what was committed before them, so under REPEATABLE READ a check is left behind, too.
+-- not see the sender's yet. A sender holds a row of the group to its end. Who takes away what was ready, with the other row
+-- held, makes the next one ready; where it sees none, it asks for the senders' row, without waiting. If a sender has it, a check
+-- is left behind, and the next look after both have ended settles the group. So nobody but senders ever waits for a sender, and
+-- what is committed never waits for what is not. A sender that finds the group empty needs the other row, too, without waiting:
+-- something scheduled may be coming due.
+--
+-- All of it needs statements that see what was committed before them, so under REPEATABLE READ a check is left behind, too.
 
 CREATE FUNCTION sees_commits() RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT current_setting('transaction_isolation') = 'read committed'
 $$;
 
--- Makes the first of a group ready, where that can be. The caller holds the group's row. What is scheduled is not
--- there yet; what was cancelled stands in nobody's way. When one with a smaller seq has come due, the one that was
--- ready steps back, unless it is in flight.
-CREATE FUNCTION settle_group(queue_id int, group_id text) RETURNS void
+-- Makes the first of a group ready, where that can be. False: nothing of the group is there. The caller holds the row for
+-- settling. What is scheduled is not there yet; what was cancelled stands in nobody's way. When one with a smaller seq has come
+-- due, the one that was ready steps back, unless it is in flight.
+CREATE FUNCTION settle_group(queue_id int, group_id text) RETURNS boolean
 LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 DECLARE
     next record;
+    q queues;
 BEGIN
     -- One statement, so one snapshot: a deferred message that is received between two would be seen by neither.
-    SELECT n.seq, n.held, n.partition_id, f.seq AS front_seq, f.in_flight INTO next FROM (SELECT) AS one
+    SELECT n.seq, n.held, n.partition_id, f.seq AS front_seq, f.locked_until, f.deliveries, f.in_flight INTO next
+        FROM (SELECT) AS one
         LEFT JOIN LATERAL (
-            SELECT r.seq, r.epoch > 0 OR coalesce(r.locked_until > clock_timestamp(), false) AS in_flight FROM requests r
+            SELECT r.seq, r.locked_until, r.deliveries,
+                r.epoch > 0 OR coalesce(r.locked_until > clock_timestamp(), false) AS in_flight FROM requests r
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
                 AND r.held IS DISTINCT FROM 's'
                 AND (NOT r.cancelled OR r.epoch > 0 OR r.locked_until > clock_timestamp())
@@ -204,9 +213,21 @@ BEGIN
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND NOT r.ready
                 AND r.held IS DISTINCT FROM 's'
             ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) AS n ON true;
-    IF next.in_flight OR next.seq IS NULL OR next.front_seq < next.seq THEN
-        RETURN;
-    ELSIF next.front_seq IS NOT NULL THEN
+    IF next.in_flight THEN
+        RETURN true;
+    ELSIF next.seq IS NULL OR next.front_seq < next.seq THEN
+        RETURN next.front_seq IS NOT NULL;
+    ELSIF next.locked_until IS NOT NULL THEN -- lapsed: it does not step back if that was its last delivery
+        SELECT * INTO q FROM queues t WHERE t.queue_id = settle_group.queue_id;
+        IF next.deliveries >= q.max_deliveries THEN
+            PERFORM bury(q, ARRAY(SELECT r.ctid FROM requests r
+                WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
+                    AND r.seq = next.front_seq AND r.held IS DISTINCT FROM 's' AND r.locked_until <= clock_timestamp()
+                FOR UPDATE SKIP LOCKED));
+            RETURN true; -- what it left has been settled
+        END IF;
+    END IF;
+    IF next.front_seq IS NOT NULL THEN
         PERFORM FROM requests r
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
                 AND r.seq = next.front_seq AND r.held IS DISTINCT FROM 's'
@@ -214,7 +235,7 @@ BEGIN
             FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN -- taken meanwhile, or by a transaction that is open and may yet give it back
             INSERT INTO group_checks (queue_id, group_id) VALUES (queue_id, group_id);
-            RETURN;
+            RETURN true;
         END IF;
         UPDATE requests r SET ready = false, held = 'g'
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
@@ -227,6 +248,33 @@ BEGIN
                 AND r.seq = next.seq AND r.held IS DISTINCT FROM 's' AND r.held = 'g';
         PERFORM ring_queue(queue_id, next.partition_id), ring_receivers(queue_id);
     END IF;
+    RETURN true;
+END
+$$;
+
+-- False: somebody else has to be waited for.
+CREATE FUNCTION try_settle_group(queue_id int, group_id text) RETURNS boolean
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_variable
+BEGIN
+    IF NOT sees_commits() THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM groups g WHERE g.queue_id = try_settle_group.queue_id AND g.group_id = try_settle_group.group_id AND g.settles
+        FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    ELSIF settle_group(queue_id, group_id) THEN
+        RETURN true;
+    END IF;
+    -- A sender may be putting something down behind the one that has just left.
+    PERFORM FROM groups g WHERE g.queue_id = try_settle_group.queue_id AND g.group_id = try_settle_group.group_id AND NOT g.settles
+        FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM settle_group(queue_id, group_id);
+    RETURN true;
 END
 $$;
 
@@ -235,16 +283,10 @@ CREATE FUNCTION free_group(queue_id int, group_id text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_variable
 BEGIN
-    IF sees_commits() THEN
-        PERFORM FROM groups g WHERE g.queue_id = free_group.queue_id AND g.group_id = free_group.group_id
-            FOR UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            PERFORM settle_group(queue_id, group_id);
-            RETURN;
-        END IF;
+    IF NOT try_settle_group(queue_id, group_id) THEN
+        INSERT INTO group_checks (queue_id, group_id) VALUES (queue_id, group_id);
+        PERFORM ring_queue(queue_id, NULL), ring_receivers(queue_id);
     END IF;
-    INSERT INTO group_checks (queue_id, group_id) VALUES (queue_id, group_id);
-    PERFORM ring_queue(queue_id, NULL), ring_receivers(queue_id);
 END
 $$;
 
@@ -258,7 +300,7 @@ BEGIN
 END
 $$;
 
--- Settles the groups that were left for later, as far as no sender holds them. Says how many.
+-- Settles the groups that were left for later, as far as nobody else has to be waited for. Says how many.
 CREATE FUNCTION check_groups(queue_id int) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
@@ -277,13 +319,8 @@ BEGIN
             LIMIT 1000 FOR UPDATE SKIP LOCKED) AS c
         GROUP BY c.group_id ORDER BY c.group_id
     LOOP
-        PERFORM FROM groups g WHERE g.queue_id = check_groups.queue_id AND g.group_id = left_group
-            FOR UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            PERFORM settle_group(queue_id, left_group);
-        ELSIF EXISTS (SELECT FROM groups g WHERE g.queue_id = check_groups.queue_id AND g.group_id = left_group) THEN
-            CONTINUE; -- a sender has it, and rings when it commits
-        END IF;
+        CONTINUE WHEN NOT try_settle_group(queue_id, left_group)
+            AND EXISTS (SELECT FROM groups g WHERE g.queue_id = check_groups.queue_id AND g.group_id = left_group);
         DELETE FROM group_checks k WHERE k.ctid = ANY (checks);
         settled := settled + 1;
     END LOOP;
@@ -291,7 +328,7 @@ BEGIN
 END
 $$;
 
--- Locks the rows of groups that something is sent to, in order, making those that are missing.
+-- Locks the senders' rows of groups, in order, making those that are missing.
 CREATE FUNCTION lock_groups(queue_id int, group_ids text[]) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
@@ -301,46 +338,72 @@ DECLARE
     locked int;
 BEGIN
     LOOP
-        PERFORM 1 FROM groups g WHERE g.queue_id = lock_groups.queue_id AND g.group_id = ANY (wanted)
+        PERFORM 1 FROM groups g WHERE g.queue_id = lock_groups.queue_id AND g.group_id = ANY (wanted) AND NOT g.settles
             ORDER BY g.group_id FOR UPDATE;
         GET DIAGNOSTICS locked = ROW_COUNT;
         EXIT WHEN locked = cardinality(wanted);
-        INSERT INTO groups (queue_id, group_id) SELECT lock_groups.queue_id, w.g FROM unnest(wanted) AS w (g)
+        INSERT INTO groups (queue_id, group_id, settles) SELECT lock_groups.queue_id, w.g, r.settles
+            FROM unnest(wanted) WITH ORDINALITY AS w (g, n), unnest(ARRAY[false, true]) AS r (settles) ORDER BY w.n, r.settles
             ON CONFLICT DO NOTHING;
     END LOOP;
 END
 $$;
 
 -- Which of what is sent comes first in its group, and is ready at once: the first of those that do not wait for their time,
--- where nothing of the group is there. The sender holds the groups' rows. NULL where nothing orders any of them.
+-- where nothing of the group is there, and nobody else is about to make something ready. The sender holds the senders' rows. NULL
+-- where nothing orders any of them.
 CREATE FUNCTION opens_group(queue_id int, lanes text[], waits boolean[]) RETURNS boolean[]
 LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_nestloop = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
+DECLARE
+    empty text[];
 BEGIN
     IF lanes IS NULL THEN
         RETURN NULL;
-    ELSIF NOT sees_commits() THEN
+    ELSIF sees_commits() THEN
+        empty := ARRAY(SELECT DISTINCT u.lane FROM unnest(lanes) AS u (lane) WHERE u.lane IS NOT NULL AND NOT EXISTS (
+            SELECT FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = u.lane AND r.held IS DISTINCT FROM 's'));
+        IF empty <> '{}' THEN
+            empty := ARRAY(SELECT g.group_id FROM groups g WHERE g.queue_id = opens_group.queue_id AND g.group_id = ANY (empty)
+                AND g.settles FOR UPDATE SKIP LOCKED);
+        END IF;
+    END IF;
+    IF empty IS NULL OR empty = '{}' THEN
         RETURN array_fill(false, ARRAY[cardinality(lanes)]);
     END IF;
     RETURN (SELECT array_agg(f.n IS NOT NULL ORDER BY u.n) FROM unnest(lanes) WITH ORDINALITY AS u (lane, n) LEFT JOIN (
         SELECT min(x.n) AS n FROM unnest(lanes, waits) WITH ORDINALITY AS x (lane, waits, n)
-        WHERE x.lane IS NOT NULL AND NOT x.waits GROUP BY x.lane
+        WHERE x.lane = ANY (empty) AND NOT x.waits GROUP BY x.lane
         HAVING NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = x.lane
             AND r.held IS DISTINCT FROM 's')) AS f ON f.n = u.n);
 END
 $$;
 
--- After sending to a group whose row the sender holds: what was put down as held is made ready if it comes first.
+-- After something was put down as held: where it comes first, the next look settles the group. The sender does not: it would
+-- hold the row for settling to its end, and hold up what is committed.
 CREATE FUNCTION sent_to_group(queue_id int, group_id text) RETURNS void
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
+DECLARE
+    front bigint;
+    next record;
 BEGIN
     IF sees_commits() THEN
-        PERFORM settle_group(queue_id, group_id);
-    ELSE
-        INSERT INTO group_checks (queue_id, group_id) VALUES (queue_id, group_id);
+        SELECT r.seq INTO front FROM requests r
+            WHERE r.queue_id = sent_to_group.queue_id AND r.group_id = sent_to_group.group_id AND r.ready
+                AND r.held IS DISTINCT FROM 's' AND NOT r.cancelled
+            ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1;
+        SELECT r.seq, r.held INTO next FROM requests r
+            WHERE r.queue_id = sent_to_group.queue_id AND r.group_id = sent_to_group.group_id AND NOT r.ready
+                AND r.held IS DISTINCT FROM 's'
+            ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1;
+        IF front < next.seq OR next.held IS DISTINCT FROM 'g' THEN
+            RETURN;
+        END IF;
     END IF;
+    INSERT INTO group_checks (queue_id, group_id) VALUES (queue_id, group_id);
 END
 $$;
 

@@ -192,6 +192,9 @@ BEGIN
         PERFORM fail('LH003', format('id %s is given twice', bad));
     END IF;
 
+    opens := opens_group(q.queue_id, lanes, ARRAY(SELECT coalesce(u.not_before > at, false)
+        FROM unnest(not_befores, payloads) WITH ORDINALITY AS u (not_before, payload, n) WHERE lanes IS NOT NULL ORDER BY u.n));
+
     -- The submissions' key decides who is first; both tables are written in key order against deadlocks.
     WITH input AS MATERIALIZED (
         SELECT u.*, nextval('request_seq') AS seq, partition_of(coalesce(u.lane, u.id)) AS partition_id
@@ -199,11 +202,12 @@ BEGIN
                     u.token IS NOT NULL AS named, u.payload,
                     coalesce(u.deadline, at + q.default_deadline, 'infinity') AS deadline,
                     coalesce(q.route, u.route) AS route, coalesce(u.not_before > at, false) AS parked, u.not_before,
-                    u.headers, u.metadata, u.lane, u.group_id, u.n, CASE WHEN u.token IS NOT NULL THEN
+                    u.headers, u.metadata, u.lane, CASE WHEN u.lane IS NOT NULL THEN u.opens END AS opens, u.group_id, u.n,
+                    CASE WHEN u.token IS NOT NULL THEN
                         submission_digest(enqueue_many.queue, u.payload, u.route, u.headers, u.metadata) END AS digest
-                FROM unnest(payloads, ids, tokens, deadlines, routes, not_befores, headers, metadata, lanes, group_ids)
+                FROM unnest(payloads, ids, tokens, deadlines, routes, not_befores, headers, metadata, lanes, group_ids, opens)
                     WITH ORDINALITY
-                    AS u (payload, id, token, deadline, route, not_before, headers, metadata, lane, group_id, n)
+                    AS u (payload, id, token, deadline, route, not_before, headers, metadata, lane, group_id, opens, n)
                 ORDER BY u.n OFFSET 0) AS u
     ), named AS (
         INSERT INTO submissions AS s (id, token, seq, digest, accepted_at)
@@ -213,10 +217,10 @@ BEGIN
         INSERT INTO requests AS r (seq, queue_id, partition_id, id, token, payload, deadline, route, ready, due_at,
             headers, metadata, enqueued_at, tenant, receivable, group_id, group_given, held)
         SELECT i.seq, q.queue_id, i.partition_id, i.id, i.token, i.payload, i.deadline, i.route,
-            NOT i.parked AND i.lane IS NULL, CASE WHEN i.parked THEN least(i.not_before, i.deadline) END, i.headers, i.metadata, at,
+            NOT i.parked AND (i.lane IS NULL OR i.opens), CASE WHEN i.parked THEN least(i.not_before, i.deadline) END, i.headers, i.metadata, at,
             CASE WHEN q.tenant_attributes IS NULL THEN '' ELSE tenant_of(i.metadata, q.tenant_attributes) END,
             q.receivers, i.lane, CASE WHEN i.lane = '' THEN i.group_id END,
-            CASE WHEN i.parked THEN 's'::"char" WHEN i.lane IS NOT NULL THEN 'g'::"char" END
+            CASE WHEN i.parked THEN 's'::"char" WHEN NOT i.opens THEN 'g'::"char" END
         FROM input i WHERE NOT i.named OR i.seq IN (SELECT seq FROM named) ORDER BY i.n
         RETURNING r.seq
     )
@@ -239,7 +243,9 @@ BEGIN
     RETURN QUERY SELECT k.id, k.token, coalesce(k.seq, s.seq)
         FROM unnest(kept_ids, kept_tokens, kept_seqs) WITH ORDINALITY AS k (id, token, seq, n)
         LEFT JOIN submissions s ON k.seq IS NULL AND s.id = k.id AND s.token = k.token ORDER BY k.n;
-    PERFORM accepted(q, lanes);
+    -- One that was there already opened nothing.
+    PERFORM accepted(q, lanes, ARRAY(SELECT u.opens AND u.seq IS NOT NULL FROM unnest(opens, kept_seqs) WITH ORDINALITY
+        AS u (opens, seq, n) WHERE lanes IS NOT NULL ORDER BY u.n));
 END
 $$;
 

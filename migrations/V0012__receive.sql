@@ -175,6 +175,7 @@ DECLARE
     seqs bigint[];
     bytes bigint;
     ended tid[];
+    given bigint[] := '{}';
     lapsed_groups text[];
     stepped_back boolean := false;
     freed text[];
@@ -203,6 +204,8 @@ BEGIN
             INTO tids, seqs, bytes, ended, lapsed_groups
             FROM (
                 SELECT c.*, NOT c.over AND count(*) FILTER (WHERE NOT c.over) OVER w <= wanted
+                    -- Behind one of a group that ends comes what comes next in that group.
+                    AND coalesce(c.seq < min(c.seq) FILTER (WHERE c.over AND c.group_id IS NOT NULL) OVER (), true)
                     AND coalesce(sum(c.size) FILTER (WHERE NOT c.over) OVER w, 0) - c.size < budget
                     AND (locks OR count(c.group_id) FILTER (WHERE NOT c.over) OVER w - (c.group_id IS NOT NULL)::int = 0) AS fits
                 FROM (
@@ -214,17 +217,17 @@ BEGIN
                             AND p.partition_id = r.partition_id AND p.epoch = r.epoch AND p.lease_expires_at > at))
                     ORDER BY r.queue_id, r.ready, r.seq LIMIT span FOR UPDATE OF r SKIP LOCKED) AS c
                 WINDOW w AS (ORDER BY c.seq)) AS h;
-        IF ended IS NOT NULL AND round < 512 THEN
+        IF ended IS NOT NULL THEN
             PERFORM bury(q, ended);
-            span := least(greatest(span * 4, wanted), 1000);
-            CONTINUE;
-        ELSIF lapsed_groups IS NOT NULL AND NOT stepped_back THEN
+            span := least(span * 4, 1000);
+        END IF;
+        IF lapsed_groups IS NOT NULL AND NOT stepped_back THEN
             PERFORM free_groups(q.queue_id, lapsed_groups);
             stepped_back := true;
             CONTINUE;
         END IF;
-        EXIT WHEN tids IS NULL;
-        IF locks THEN
+        freed := NULL;
+        IF tids IS NOT NULL AND locks THEN
             RETURN QUERY WITH taken AS (
                 UPDATE requests r SET epoch = -1, attempt = 0, deliveries = r.deliveries + 1, dispatched_at = at,
                     locked_until = at + q.lock_time, lock_token = gen_random_uuid()
@@ -232,34 +235,35 @@ BEGIN
             SELECT t.seq, t.id, given_group(t.group_id, t.group_given), t.correlation_id, t.route, t.subject, t.content_type,
                 coalesce(t.metadata, '{}'), t.ttl, t.payload, t.deliveries, t.enqueued_at, t.locked_until, t.lock_token::text
             FROM taken t ORDER BY t.seq;
-            EXIT;
+        ELSIF tids IS NOT NULL THEN
+            WITH gone AS (
+                DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
+            ), recorded AS (
+                SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
+                    NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
+            )
+            SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
+                    g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
+                    NULL, NULL)::message ORDER BY g.seq),
+                array_agg(g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
+                INTO answer, freed, recorded FROM gone g;
+            answers := answers || answer;
+            PERFORM free_groups(q.queue_id, freed);
         END IF;
-        WITH gone AS (
-            DELETE FROM requests r WHERE r.ctid = ANY (tids) RETURNING r.*
-        ), recorded AS (
-            SELECT record_result(g.queue_id, q.result_ttl, g.id, g.token, g.route, g.enqueued_at, at, g.deliveries + 1,
-                NULL, NULL, NULL, NULL, NULL) FROM gone g WHERE g.answered
-        )
-        SELECT array_agg((g.seq, g.id, given_group(g.group_id, g.group_given), g.correlation_id, g.route, g.subject,
-                g.content_type, coalesce(g.metadata, '{}'), g.ttl, g.payload, g.deliveries + 1, g.enqueued_at,
-                NULL, NULL)::message ORDER BY g.seq),
-            array_agg(g.group_id) FILTER (WHERE g.group_id IS NOT NULL), (SELECT count(*) FROM recorded)
-            INTO answer, freed, recorded FROM gone g;
-        answers := answers || answer;
-        PERFORM free_groups(q.queue_id, freed);
-        wanted := wanted - cardinality(tids);
-        budget := budget - bytes;
-        span := wanted;
-        EXIT WHEN wanted = 0 OR budget <= 0 OR freed IS NULL;
+        given := given || seqs;
+        wanted := wanted - coalesce(cardinality(tids), 0);
+        budget := budget - coalesce(bytes, 0);
+        EXIT WHEN wanted = 0 OR budget <= 0 OR ended IS NULL AND freed IS NULL;
+        span := greatest(span, wanted);
     END LOOP;
     IF answers <> '{}' THEN
         RETURN QUERY SELECT * FROM unnest(answers);
         PERFORM remember(q, attempt_id, answers) WHERE attempt_id IS NOT NULL;
-    ELSIF attempt_id IS NOT NULL AND seqs IS NOT NULL THEN
+    ELSIF attempt_id IS NOT NULL AND given <> '{}' THEN
         INSERT INTO replays AS p (queue_id, attempt_id, expires_at, seqs, lock_tokens)
             SELECT q.queue_id, receive.attempt_id, clock_timestamp() + greatest(q.lock_time, interval '5 minutes'),
                 array_agg(r.seq), array_agg(r.lock_token)
-            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (seqs)
+            FROM requests r WHERE r.receivable AND r.queue_id = q.queue_id AND r.ready AND r.seq = ANY (given)
             ON CONFLICT ON CONSTRAINT replays_pkey DO UPDATE SET expires_at = excluded.expires_at, seqs = excluded.seqs,
                 lock_tokens = excluded.lock_tokens, messages = NULL;
     END IF;
@@ -309,7 +313,9 @@ BEGIN
 END
 $$;
 
--- Locks deferred messages, all or none.
+-- Locks deferred messages, all or none. One of a group at most, and none beside one in flight of its group: one with a smaller
+-- number may have come due, or been redriven, since, and waits if it is only ready. So that none becomes ready meanwhile, the
+-- group's row for settling is held.
 CREATE FUNCTION receive_deferred(queue text, seqs bigint[]) RETURNS SETOF message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -318,6 +324,8 @@ DECLARE
     q queues := find_receivers(queue);
     tids tid[];
     missing bigint;
+    behind bigint;
+    entered text[];
 BEGIN
     IF seqs IS NULL THEN
         PERFORM fail('LH001', 'seqs must not be null; an empty array is allowed');
@@ -325,15 +333,32 @@ BEGIN
     IF q.adopting IS NOT NULL THEN
         PERFORM adopt(q);
     END IF;
+    PERFORM FROM groups g WHERE g.queue_id = q.queue_id AND g.settles AND g.group_id = ANY (ARRAY(SELECT r.group_id FROM requests r
+        WHERE r.receivable AND r.queue_id = q.queue_id AND NOT r.ready AND r.seq = ANY (receive_deferred.seqs) AND r.held = 'd'
+            AND r.group_id IS NOT NULL)) ORDER BY g.group_id FOR UPDATE;
     WITH found AS (
-        SELECT r.ctid AS tid, r.seq FROM requests r
+        SELECT r.ctid AS tid, r.seq, r.group_id FROM requests r
         WHERE r.receivable AND r.queue_id = q.queue_id AND NOT r.ready AND r.seq = ANY (receive_deferred.seqs) AND r.held = 'd'
             AND r.deadline > clock_timestamp() ORDER BY r.seq FOR UPDATE
     )
-    SELECT array_agg(f.tid), min(w.seq) FILTER (WHERE f.seq IS NULL) INTO tids, missing
+    SELECT array_agg(f.tid), min(w.seq) FILTER (WHERE f.seq IS NULL), array_agg(f.group_id) FILTER (WHERE f.group_id IS NOT NULL)
+        INTO tids, missing, entered
         FROM unnest(receive_deferred.seqs) AS w (seq) LEFT JOIN found f ON f.seq = w.seq;
     IF missing IS NOT NULL OR array_position(seqs, NULL) IS NOT NULL THEN
         PERFORM fail('LH011', format('queue "%s" has no deferred message %s', queue, coalesce(missing::text, 'null')));
+    END IF;
+    SELECT min(d.seq) INTO behind FROM (
+        SELECT r.seq, r.group_id, row_number() OVER (PARTITION BY r.group_id ORDER BY r.seq) AS place
+        FROM requests r WHERE r.ctid = ANY (tids) AND r.group_id IS NOT NULL) AS d
+        WHERE d.place > 1 OR EXISTS (SELECT FROM requests r WHERE r.queue_id = q.queue_id AND r.group_id = d.group_id
+            AND r.ready AND r.held IS DISTINCT FROM 's' AND (r.epoch > 0 OR r.locked_until > clock_timestamp()));
+    IF behind IS NOT NULL THEN
+        PERFORM fail('LH011', format('message %s of queue "%s" waits for another of its group', behind, queue));
+    END IF;
+    IF entered IS NOT NULL THEN -- what would come next in the group waits for these; it may be an earlier one that came since
+        UPDATE requests r SET ready = false, held = 'g'
+            WHERE r.queue_id = q.queue_id AND r.group_id = ANY (entered) AND r.ready AND r.held IS DISTINCT FROM 's'
+                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp()) AND r.deliveries < q.max_deliveries AND NOT r.cancelled;
     END IF;
     RETURN QUERY WITH taken AS (
         UPDATE requests r SET ready = true, held = NULL, epoch = -1, attempt = 0, deliveries = r.deliveries + 1,

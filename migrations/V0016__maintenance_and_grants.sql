@@ -81,21 +81,27 @@ BEGIN
     SELECT array_agg(g.tid) AS tids, count(*) AS count, max(g.queue_id) AS queue_id,
             (array_agg(g.group_id ORDER BY g.queue_id DESC, g.group_id DESC))[1] AS group_id INTO seen FROM (
         SELECT x.ctid AS tid, x.queue_id, x.group_id FROM groups x
-        WHERE (x.queue_id, x.group_id) > (last.queue_id, last.group_id) ORDER BY x.queue_id, x.group_id LIMIT max_rows) AS g;
+        WHERE (x.queue_id, x.group_id) > (last.queue_id, last.group_id) AND NOT x.settles
+        ORDER BY x.queue_id, x.group_id LIMIT max_rows) AS g;
     UPDATE maintenance m SET queue_id = CASE WHEN seen.count < max_rows THEN 0 ELSE seen.queue_id END,
         group_id = CASE WHEN seen.count < max_rows THEN '' ELSE seen.group_id END;
-    -- A group is looked at anew once its row is held: a sender may have come and gone between.
-    held := ARRAY(SELECT g.ctid FROM groups g WHERE g.ctid = ANY (seen.tids) AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
-            AND r.group_id IS NOT NULL AND r.held IS DISTINCT FROM 's')
+    -- A group is looked at anew once its rows are held: a sender may have come and gone between.
+    SELECT array_agg(p.tid) || array_agg(p.settles_tid) INTO held FROM (
+        SELECT e.tid, g.ctid AS settles_tid FROM (
+            SELECT g.ctid AS tid, g.queue_id, g.group_id FROM groups g WHERE g.ctid = ANY (seen.tids) AND NOT g.settles
+                AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+                    AND r.group_id IS NOT NULL AND r.held IS DISTINCT FROM 's')
+                AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
+                    AND r.group_id IS NOT NULL AND r.held = 's')
+            FOR UPDATE SKIP LOCKED) AS e
+        JOIN groups g ON g.queue_id = e.queue_id AND g.group_id = e.group_id AND g.settles FOR UPDATE OF g SKIP LOCKED) AS p;
+    DELETE FROM groups g WHERE g.ctid = ANY (held)
         AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
-            AND r.group_id IS NOT NULL AND r.held = 's')
-        FOR UPDATE SKIP LOCKED);
-    DELETE FROM groups g WHERE g.ctid = ANY (held) AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
             AND r.group_id IS NOT NULL AND r.held IS DISTINCT FROM 's')
         AND NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = g.queue_id AND r.group_id = g.group_id
             AND r.group_id IS NOT NULL AND r.held = 's');
     GET DIAGNOSTICS forgotten = ROW_COUNT;
-    RETURN forgotten;
+    RETURN forgotten / 2;
 END
 $$;
 

@@ -6,6 +6,7 @@
 //!
 //! 1. At most one result per (id, token), and never a result and a live row.
 //! 5. Every request ends in exactly one outcome.
+//! 6. Within a FIFO group, delivery order is commit order, and at most one is in flight.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what only tests use")]
 
@@ -15,6 +16,7 @@ mod configuration;
 mod containers;
 mod dead_letters;
 mod fleet;
+mod groups;
 mod health;
 mod installation;
 mod kills;

@@ -135,6 +135,10 @@ impl Running {
         assert!(sent.success(), "SIG{name}");
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Kills it as nothing can be caught, and waits until it is gone.
     pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();

@@ -8,6 +8,7 @@
 //!    pending reconciliation.
 //! 3. Only the current owner can ack, retry, defer or hand back.
 //! 5. Every request ends in exactly one outcome.
+//! 6. Within a FIFO group, delivery order is commit order, and at most one is in flight.
 //!
 //! What a race needs is brought about by holding or losing one statement's reply, and by ageing rows; nothing
 //! waits for a lease to lapse.
@@ -19,6 +20,7 @@ mod bench;
 mod cancellations;
 mod crowd;
 mod departures;
+mod groups;
 mod handoff;
 mod late_statements;
 mod lost_replies;

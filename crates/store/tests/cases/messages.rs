@@ -12,6 +12,7 @@ mod deletion;
 mod dispatching;
 mod filters;
 mod groups;
+mod groups_due;
 mod groups_open;
 mod locks;
 mod peeking;

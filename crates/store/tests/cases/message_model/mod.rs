@@ -5,6 +5,9 @@
 //! `LEASEHOLD_MODEL_STEPS` repeat one walk; with
 //! `LEASEHOLD_MODEL_SEEDS` there are as many, from that seed on.
 
+mod account;
+mod delivery;
+mod found;
 mod oracle;
 mod queues;
 mod race;
@@ -94,9 +97,6 @@ async fn walk_all(seeds: Range<u64>, steps: usize) {
         let (next, stop) = (next.clone(), stop.clone());
         tokio::spawn(async move {
             let site = Site::open().await;
-            if let Ok(f) = std::env::var("LEASEHOLD_DEV_SQL") {
-                site.execute(&std::fs::read_to_string(f).unwrap()).await;
-            } // DEV
             Walk::prepare(&site).await;
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);

@@ -1,18 +1,19 @@
 //! Six connections at once, some at REPEATABLE READ, do as they please. What each was told is the history; from it, and
 //! from what is there in the end, every message must be accounted for.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use super::{
+    account::{
+        Held, History, Stay, groups_were_in_order, nothing_is_lost_or_there_twice,
+        nothing_was_delivered_under_a_live_lock,
+    },
     asked, seeds,
     sql::{literal, number},
 };
@@ -22,34 +23,6 @@ const SEEDS: u64 = 3;
 const STEPS: usize = 120;
 const CLIENTS: u64 = 6;
 const QUEUES: [&str; 4] = ["free", "lanes", "line", "once"];
-
-/// A message under a lock.
-#[derive(Clone, Debug)]
-struct Held {
-    queue: &'static str,
-    seq: i64,
-    body: String,
-    group: Option<String>,
-    token: String,
-    /// A moment at which it was certainly locked.
-    since: u64,
-}
-
-/// From when to when somebody certainly had it.
-#[derive(Clone, Debug)]
-struct Stay {
-    held: Held,
-    until: u64,
-}
-
-#[derive(Debug, Default)]
-struct History {
-    /// Body of each message whose sending was committed, and its number: of a duplicate, that of the first.
-    sent: Vec<(&'static str, String, i64)>,
-    stays: Vec<Stay>,
-    /// Completed, or received without a lock.
-    done: Vec<String>,
-}
 
 struct Worker {
     client: Client,
@@ -329,57 +302,11 @@ async fn counts_are_right(site: &Site) {
     assert_eq!(wrong, 0);
 }
 
-fn nothing_is_lost_or_there_twice(all: &History) {
-    let mut first: BTreeMap<&str, i64> = BTreeMap::new();
-    for (queue, body, seq) in &all.sent {
-        let was = *first.entry(body).or_insert(*seq);
-        assert_eq!(was, *seq, "{body} was sent to \"{queue}\" twice");
-    }
-    let mut done = all.done.clone();
-    done.sort_unstable();
-    let sent: Vec<_> = first.keys().map(|body| (*body).to_owned()).collect();
-    let once: BTreeSet<_> = done.iter().cloned().collect();
-    assert_eq!(done.len(), once.len(), "something came out twice: {done:?}");
-    assert_eq!(done, sent, "what came out is what was sent");
-}
-
-fn nothing_was_delivered_under_a_live_lock(all: &History) {
-    let mut stays: BTreeMap<i64, Vec<&Stay>> = BTreeMap::new();
-    for stay in &all.stays {
-        stays.entry(stay.held.seq).or_default().push(stay);
-    }
-    for stays in stays.values_mut() {
-        stays.sort_by_key(|stay| stay.held.since);
-        for two in stays.windows(2) {
-            assert!(two[0].until < two[1].held.since, "two had it at once: {two:?}");
-        }
-    }
-}
-
-fn groups_were_in_order(all: &History) {
-    let mut groups: BTreeMap<(&str, &str), Vec<&Stay>> = BTreeMap::new();
-    for stay in &all.stays {
-        if let Some(group) = &stay.held.group {
-            groups.entry((stay.held.queue, group)).or_default().push(stay);
-        }
-    }
-    for stays in groups.values_mut() {
-        stays.sort_by_key(|stay| stay.held.since);
-        for two in stays.windows(2) {
-            assert!(two[0].until < two[1].held.since, "two of a group at once: {two:?}");
-            assert!(two[0].held.seq <= two[1].held.seq, "out of order: {two:?}");
-        }
-    }
-}
-
 /// Case 33, with everybody at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_message_is_accounted_for_whoever_did_what_at_once() {
     let steps = asked("LEASEHOLD_MODEL_STEPS").unwrap_or(STEPS);
     let site = Site::open().await;
-    if let Ok(f) = std::env::var("LEASEHOLD_DEV_SQL") {
-        site.execute(&std::fs::read_to_string(f).unwrap()).await;
-    } // DEV
     prepare(&site).await;
     for seed in seeds(SEEDS) {
         eprintln!(

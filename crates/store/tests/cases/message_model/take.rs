@@ -56,22 +56,8 @@ impl Walk<'_> {
                     .collect();
                 assert_eq!(elements(&answer[0], "answer"), done);
             }
-            Step::Renew { queue, pair } => {
-                let statement = format!("SELECT ARRAY[renew('{queue}', {}, '{}')] AS untils", pair.0, pair.1);
-                let answer = self.ask(&epochs(&statement)).await;
-                let expected = self.queue(queue).renew(now, pair.0, &pair.1);
-                match expected {
-                    Some(until) => self.same_times(&elements(&answer.unwrap()[0], "answer"), &[Some(until)]),
-                    None => assert_eq!(answer.map(|_| ()), Err("LH006".into())),
-                }
-            }
-            Step::RenewBatch { queue, pairs } => {
-                let statement = batch("renew_batch", queue, pairs).replace("AS answer", "AS untils");
-                let answer = self.ask(&epochs(&statement)).await.unwrap();
-                let expected: Vec<_> =
-                    pairs.iter().map(|(seq, token)| self.queue(queue).renew(now, *seq, token)).collect();
-                self.same_times(&elements(&answer[0], "answer"), &expected);
-            }
+            Step::Renew { queue, pair } => self.renew(queue, pair).await,
+            Step::RenewBatch { queue, pairs } => self.renew_batch(queue, pairs).await,
             Step::Redrive { queue, target, max, older_than } => {
                 self.redrive(queue, *target, *max, *older_than).await;
             }
@@ -89,6 +75,25 @@ impl Walk<'_> {
             Step::Peek { queue, from, state, max } => self.peek(queue, *from, *state, *max).await,
             Step::Maintain => _ = self.ask("SELECT maintain()").await.unwrap(),
         }
+    }
+
+    async fn renew(&mut self, queue: &str, (seq, token): &Pair) {
+        let statement = format!("SELECT ARRAY[renew('{queue}', {seq}, '{token}')] AS untils");
+        let answer = self.ask(&epochs(&statement)).await;
+        let now = self.oracle.now;
+        match self.queue(queue).renew(now, *seq, token) {
+            Some(until) => self.same_times(&elements(&answer.unwrap()[0], "answer"), &[Some(until)]),
+            None => assert_eq!(answer.map(|_| ()), Err("LH006".into())),
+        }
+    }
+
+    async fn renew_batch(&mut self, queue: &str, pairs: &[Pair]) {
+        let statement = batch("renew_batch", queue, pairs).replace("AS answer", "AS untils");
+        let answer = self.ask(&epochs(&statement)).await.unwrap();
+        let now = self.oracle.now;
+        let expected: Vec<_> =
+            pairs.iter().map(|(seq, token)| self.queue(queue).renew(now, *seq, token)).collect();
+        self.same_times(&elements(&answer[0], "answer"), &expected);
     }
 
     fn same_times(&self, shown: &[String], expected: &[Option<Ms>]) {

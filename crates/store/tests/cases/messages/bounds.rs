@@ -142,3 +142,15 @@ async fn numbers_out_of_bounds_are_refused_by_name() {
     assert_eq!(site.receive(256).await.len(), 256);
     assert_eq!(site.peek().await.len(), 256);
 }
+
+/// One look ends what it finds on its way to what it was asked for, and goes no further.
+#[tokio::test]
+async fn look_past_many_expired_messages_ends_no_more_of_them_than_it_must() {
+    let site = site().await;
+    site.fill(5000).await;
+    site.execute("UPDATE requests SET deadline = now() - interval '1 minute' WHERE id NOT LIKE '%50'").await;
+    assert_eq!(bodies(&site.receive(2).await), ["50", "150"]);
+    let ended = site.count("dead_letters").await;
+    assert!(ended < 1500, "{ended}");
+    assert_eq!(bodies(&site.receive(2).await), ["250", "350"]);
+}

@@ -9,7 +9,7 @@ use leasehold_store::{Error, MessageState, NewMessage, Redrive};
 use serde_json::json;
 
 use super::{bodies, message, site, site_with};
-use crate::support::{Site, invalid_argument};
+use crate::support::{Site, invalid_argument, wait_until};
 
 fn to(target: &str) -> Redrive {
     Redrive { target: Some(target.into()), ..Redrive::default() }
@@ -150,7 +150,10 @@ async fn redrive_killed_half_way_leaves_each_message_in_one_place() {
     assert_eq!((site.count("requests").await, site.count("dead_letters").await), (1000, 2000));
     assert_eq!(places(&site).await, (3000, 3000));
     // The repeat does the rest.
-    assert_eq!(site.store.redrive("q", &to("other")).await.unwrap(), 2000);
+    wait_until("the pool has noticed, and the rest is sent on", async || {
+        site.store.redrive("q", &to("other")).await.is_ok_and(|moved| moved == 2000)
+    })
+    .await;
     assert_eq!((site.count("requests").await, site.count("dead_letters").await), (3000, 0));
     assert_eq!(places(&site).await, (3000, 3000));
 }
