@@ -145,36 +145,11 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT filter IS NULL OR coalesce(jsonb_path_match(document, filter, silent => true), false)
 $$;
 
--- The same for many. Some errors come although they are to be silent (a time compared with one that has no zone): then each
--- document is looked at by itself.
-CREATE FUNCTION accepted_of(filter jsonpath, documents jsonb[]) RETURNS int[]
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
-DECLARE
-    accepted_ns int[] := '{}';
-BEGIN
-    BEGIN
-        RETURN ARRAY(SELECT n FROM generate_series(1, cardinality(documents)) AS n WHERE accepts(filter, documents[n]) ORDER BY n);
-    EXCEPTION WHEN OTHERS THEN
-        NULL;
-    END;
-    FOR i IN 1 .. cardinality(documents) LOOP
-        BEGIN
-            IF accepts(filter, documents[i]) THEN
-                accepted_ns := accepted_ns || i;
-            END IF;
-        EXCEPTION WHEN OTHERS THEN
-            NULL;
-        END;
-    END LOOP;
-    RETURN accepted_ns;
-END
-$$;
-
 -- A copy for each subscription that accepts it. Says the smallest sequence number of the copies; 0 where there is none.
 CREATE FUNCTION publish(topic queues, bodies bytea[], message_ids text[], group_ids text[], correlation_ids text[],
     reply_tos text[], subjects text[], content_types text[], properties jsonb[], ttls interval[], ats timestamptz[])
 RETURNS bigint[]
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     subscription record;
@@ -194,8 +169,22 @@ BEGIN
                     ats) WITH ORDINALITY AS u (body, message_id, group_id, correlation_id, reply_to, subject, content_type,
                     properties, at, n) ORDER BY u.n);
         END IF;
-        accepted_ns := CASE WHEN subscription.filter IS NULL THEN ARRAY(SELECT generate_series(1, cardinality(bodies)))
-            ELSE accepted_of(subscription.filter, documents) END;
+        BEGIN
+            accepted_ns := ARRAY(SELECT n FROM generate_series(1, cardinality(bodies)) AS n
+                WHERE accepts(subscription.filter, documents[n]) ORDER BY n);
+        EXCEPTION WHEN OTHERS THEN
+            -- Some errors are not silent (a time compared with one that has no zone): then each is looked at by itself.
+            accepted_ns := '{}';
+            FOR i IN 1 .. cardinality(bodies) LOOP
+                BEGIN
+                    IF accepts(subscription.filter, documents[i]) THEN
+                        accepted_ns := accepted_ns || i;
+                    END IF;
+                EXCEPTION WHEN OTHERS THEN
+                    NULL; -- not accepted
+                END;
+            END LOOP;
+        END;
         CONTINUE WHEN accepted_ns = '{}';
         SELECT * INTO q FROM queues t WHERE t.queue_id = subscription.queue_id;
         CONTINUE WHEN NOT FOUND; -- just deleted
