@@ -362,8 +362,10 @@ BEGIN
     IF lanes IS NULL THEN
         RETURN NULL;
     ELSIF sees_commits() THEN
-        empty := ARRAY(SELECT DISTINCT u.lane FROM unnest(lanes) AS u (lane) WHERE u.lane IS NOT NULL AND NOT EXISTS (
-            SELECT FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = u.lane AND r.held IS DISTINCT FROM 's'));
+        -- With limits, so that each group is looked up, and not the queue read for all.
+        empty := ARRAY(SELECT DISTINCT u.lane FROM unnest(lanes) AS u (lane) WHERE u.lane IS NOT NULL AND (
+            SELECT r.seq FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = u.lane AND r.held IS DISTINCT FROM 's'
+            ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) IS NULL);
         IF empty <> '{}' THEN
             empty := ARRAY(SELECT g.group_id FROM groups g WHERE g.queue_id = opens_group.queue_id AND g.group_id = ANY (empty)
                 AND g.settles FOR UPDATE SKIP LOCKED);
@@ -375,8 +377,8 @@ BEGIN
     RETURN (SELECT array_agg(f.n IS NOT NULL ORDER BY u.n) FROM unnest(lanes) WITH ORDINALITY AS u (lane, n) LEFT JOIN (
         SELECT min(x.n) AS n FROM unnest(lanes, waits) WITH ORDINALITY AS x (lane, waits, n)
         WHERE x.lane = ANY (empty) AND NOT x.waits GROUP BY x.lane
-        HAVING NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = x.lane
-            AND r.held IS DISTINCT FROM 's')) AS f ON f.n = u.n);
+        HAVING (SELECT r.seq FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = x.lane
+            AND r.held IS DISTINCT FROM 's' ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) IS NULL) AS f ON f.n = u.n);
 END
 $$;
 
