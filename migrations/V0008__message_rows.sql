@@ -195,42 +195,52 @@ LANGUAGE plpgsql SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 DECLARE
-    front record;
     next record;
     q queues;
 BEGIN
-    SELECT r.seq, r.locked_until, r.deliveries, r.epoch > 0 OR coalesce(r.locked_until > clock_timestamp(), false) AS in_flight INTO front FROM requests r
-        WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
-            AND r.held IS DISTINCT FROM 's'
-            AND (NOT r.cancelled OR r.epoch > 0 OR r.locked_until > clock_timestamp())
-        ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1;
-    IF front.in_flight THEN
+    -- One statement, so one snapshot: a deferred message that is received between two would be seen by neither.
+    SELECT n.seq, n.held, n.partition_id, f.seq AS front_seq, f.locked_until, f.deliveries, f.in_flight INTO next
+        FROM (SELECT) AS one
+        LEFT JOIN LATERAL (
+            SELECT r.seq, r.locked_until, r.deliveries,
+                r.epoch > 0 OR coalesce(r.locked_until > clock_timestamp(), false) AS in_flight FROM requests r
+            WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
+                AND r.held IS DISTINCT FROM 's'
+                AND (NOT r.cancelled OR r.epoch > 0 OR r.locked_until > clock_timestamp())
+            ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) AS f ON true
+        LEFT JOIN LATERAL (
+            SELECT r.seq, r.held, r.partition_id FROM requests r
+            WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND NOT r.ready
+                AND r.held IS DISTINCT FROM 's'
+            ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) AS n ON true;
+    IF next.in_flight THEN
         RETURN true;
-    END IF;
-    SELECT r.seq, r.held, r.partition_id INTO next FROM requests r
-        WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND NOT r.ready
-            AND r.held IS DISTINCT FROM 's'
-        ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1;
-    IF next.seq IS NULL OR front.seq < next.seq THEN
-        RETURN front.seq IS NOT NULL;
-    ELSIF front.locked_until IS NOT NULL THEN -- lapsed: it does not step back if that was its last delivery
+    ELSIF next.seq IS NULL OR next.front_seq < next.seq THEN
+        RETURN next.front_seq IS NOT NULL;
+    ELSIF next.locked_until IS NOT NULL THEN -- lapsed: it does not step back if that was its last delivery
         SELECT * INTO q FROM queues t WHERE t.queue_id = settle_group.queue_id;
-        IF front.deliveries >= q.max_deliveries THEN
+        IF next.deliveries >= q.max_deliveries THEN
             PERFORM bury(q, ARRAY(SELECT r.ctid FROM requests r
                 WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
-                    AND r.seq = front.seq AND r.held IS DISTINCT FROM 's' AND r.locked_until <= clock_timestamp()
+                    AND r.seq = next.front_seq AND r.held IS DISTINCT FROM 's' AND r.locked_until <= clock_timestamp()
                 FOR UPDATE SKIP LOCKED));
             RETURN true; -- what it left has been settled
         END IF;
     END IF;
-    IF front.seq IS NOT NULL THEN
-        UPDATE requests r SET ready = false, held = 'g'
+    IF next.front_seq IS NOT NULL THEN
+        PERFORM FROM requests r
             WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
-                AND r.seq = front.seq AND r.held IS DISTINCT FROM 's'
-                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp());
-        IF NOT FOUND THEN -- taken meanwhile
+                AND r.seq = next.front_seq AND r.held IS DISTINCT FROM 's'
+                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp())
+            FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN -- taken meanwhile, or by a transaction that is open and may yet give it back
+            INSERT INTO group_checks (queue_id, group_id) VALUES (queue_id, group_id);
             RETURN true;
         END IF;
+        UPDATE requests r SET ready = false, held = 'g'
+            WHERE r.queue_id = settle_group.queue_id AND r.group_id = settle_group.group_id AND r.ready
+                AND r.seq = next.front_seq AND r.held IS DISTINCT FROM 's'
+                AND (r.epoch = 0 OR r.locked_until <= clock_timestamp());
     END IF;
     IF next.held = 'g' THEN
         UPDATE requests r SET ready = true, held = NULL
@@ -352,8 +362,10 @@ BEGIN
     IF lanes IS NULL THEN
         RETURN NULL;
     ELSIF sees_commits() THEN
-        empty := ARRAY(SELECT DISTINCT u.lane FROM unnest(lanes) AS u (lane) WHERE u.lane IS NOT NULL AND NOT EXISTS (
-            SELECT FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = u.lane AND r.held IS DISTINCT FROM 's'));
+        -- With limits, so that each group is looked up, and not the queue read for all.
+        empty := ARRAY(SELECT DISTINCT u.lane FROM unnest(lanes) AS u (lane) WHERE u.lane IS NOT NULL AND (
+            SELECT r.seq FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = u.lane AND r.held IS DISTINCT FROM 's'
+            ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) IS NULL);
         IF empty <> '{}' THEN
             empty := ARRAY(SELECT g.group_id FROM groups g WHERE g.queue_id = opens_group.queue_id AND g.group_id = ANY (empty)
                 AND g.settles FOR UPDATE SKIP LOCKED);
@@ -365,8 +377,8 @@ BEGIN
     RETURN (SELECT array_agg(f.n IS NOT NULL ORDER BY u.n) FROM unnest(lanes) WITH ORDINALITY AS u (lane, n) LEFT JOIN (
         SELECT min(x.n) AS n FROM unnest(lanes, waits) WITH ORDINALITY AS x (lane, waits, n)
         WHERE x.lane = ANY (empty) AND NOT x.waits GROUP BY x.lane
-        HAVING NOT EXISTS (SELECT FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = x.lane
-            AND r.held IS DISTINCT FROM 's')) AS f ON f.n = u.n);
+        HAVING (SELECT r.seq FROM requests r WHERE r.queue_id = opens_group.queue_id AND r.group_id = x.lane
+            AND r.held IS DISTINCT FROM 's' ORDER BY r.queue_id, r.group_id, r.ready, r.seq LIMIT 1) IS NULL) AS f ON f.n = u.n);
 END
 $$;
 

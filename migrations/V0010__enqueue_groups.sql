@@ -15,6 +15,15 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT hashtextextended(queue, 4207849484)
 $$;
 
+-- Under REPEATABLE READ a sender may see a queue that was deleted or changed meanwhile, and would send to what is no more: it
+-- fails with 40001 instead.
+CREATE FUNCTION hold_queue(queue text) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM FROM queues q WHERE q.name = hold_queue.queue FOR SHARE;
+END
+$$;
+
 CREATE FUNCTION check_not_topic(q queues) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -62,7 +71,7 @@ $$;
 
 CREATE FUNCTION dedup_key(id text, body bytea) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN id IS NOT NULL THEN convert_to('i' || id, 'UTF8') ELSE '\x62'::bytea || sha256(body) END
+    SELECT CASE WHEN id IS NOT NULL THEN convert_to('i' || id, 'UTF8') ELSE convert_to('b', 'UTF8') || sha256(body) END
 $$;
 
 -- Claims a key for its window. Where it is taken, the first is returned, and whether its body was another.
@@ -112,6 +121,9 @@ DECLARE
     kept_digests bytea[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(sending_to(enqueue_many.queue));
+    IF NOT sees_commits() THEN
+        PERFORM hold_queue(enqueue_many.queue);
+    END IF;
     q := open_queue(enqueue_many.queue);
     PERFORM check_not_topic(q);
     IF payloads IS NULL THEN
@@ -255,6 +267,9 @@ DECLARE
     claimed record;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(sending_to(queue));
+    IF NOT sees_commits() THEN
+        PERFORM hold_queue(queue);
+    END IF;
     SELECT * INTO q FROM queues WHERE queues.name = queue;
     IF NOT FOUND THEN
         q := open_queue(queue);
@@ -389,6 +404,9 @@ CREATE FUNCTION enter_queue(queue text) RETURNS queues
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM pg_current_xact_id(), pg_advisory_xact_lock_shared(sending_to(queue)); -- before the queue is read: see adopt
+    IF NOT sees_commits() THEN
+        PERFORM hold_queue(queue);
+    END IF;
     RETURN find_queue(queue);
 END
 $$;

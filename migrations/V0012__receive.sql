@@ -80,6 +80,9 @@ DECLARE
     buried bigint;
     left_groups text[];
 BEGIN
+    IF tids = '{}' THEN
+        RETURN 0; -- of thousands of queues most have none, at every sweep
+    END IF;
     WITH gone AS (
         DELETE FROM requests r WHERE r.ctid = ANY (tids)
         RETURNING r.*, CASE WHEN r.cancelled THEN 'Cancelled'

@@ -71,15 +71,34 @@ BEGIN
 END
 $$;
 
+-- Refused while a transaction that sends to the queue is open: whoever comes after it waits.
+CREATE FUNCTION lock_out_senders(q queues) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    topic text;
+BEGIN
+    IF NOT sees_commits() THEN
+        PERFORM fail('LH001', format('this needs a transaction at READ COMMITTED, not %s',
+            upper(current_setting('transaction_isolation'))));
+    END IF;
+    SELECT t.name INTO topic FROM subscriptions s JOIN queues t ON t.queue_id = s.topic_id WHERE s.queue_id = q.queue_id;
+    IF NOT pg_try_advisory_xact_lock(sending_to(q.name)) OR NOT pg_try_advisory_xact_lock(sending_to(coalesce(topic, q.name))) THEN
+        PERFORM fail('55P03', format('queue "%s" is being sent to by an open transaction', q.name));
+    END IF;
+END
+$$;
+
 CREATE FUNCTION save_settings(was queues, q queues) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     IF was.kind <> q.kind THEN
         PERFORM fail('LH008', format('"%s" is a %s', q.name, was.kind));
-    ELSIF was.ordering <> q.ordering AND 'strict_fifo' IN (was.ordering, q.ordering)
-        AND EXISTS (SELECT FROM rows_of(q.queue_id)) THEN
-        PERFORM fail('LH001', format('ordering can be changed from %s to %s only while queue "%s" is empty', was.ordering,
-            q.ordering, q.name));
+    ELSIF was.ordering <> q.ordering AND 'strict_fifo' IN (was.ordering, q.ordering) THEN
+        PERFORM lock_out_senders(was);
+        IF EXISTS (SELECT FROM rows_of(q.queue_id)) THEN
+            PERFORM fail('LH001', format('ordering can be changed from %s to %s only while queue "%s" is empty', was.ordering,
+                q.ordering, q.name));
+        END IF;
     END IF;
     UPDATE queues t SET route = q.route, result_ttl = q.result_ttl, default_deadline = q.default_deadline,
             max_deliveries = q.max_deliveries, max_payload_bytes = q.max_payload_bytes, tenant_attributes = q.tenant_attributes,
@@ -102,6 +121,9 @@ BEGIN
     PERFORM with_settings(NULL::queues, config); -- before the queue is made
     q := open_queue(queue);
     SELECT * INTO q FROM queues t WHERE t.queue_id = q.queue_id FOR UPDATE; -- one change after the other
+    IF NOT FOUND THEN
+        PERFORM fail('40001', format('queue "%s" was just deleted by another transaction', queue));
+    END IF;
     PERFORM save_settings(q, with_settings(q, config));
 END
 $$;
@@ -127,7 +149,8 @@ BEGIN
     -- A null is what is left out: it puts this queue's default back, not that of one that springs up.
     fresh := with_settings(fresh, CASE WHEN jsonb_typeof(config) = 'object' THEN jsonb_strip_nulls(config) ELSE config END);
     PERFORM with_settings(fresh, config);
-    INSERT INTO queues (name, kind, receivers) VALUES (create_queue.queue, fresh.kind, fresh.receivers) ON CONFLICT (name) DO NOTHING;
+    INSERT INTO queues (name, kind, receivers, ordering) VALUES (create_queue.queue, fresh.kind, fresh.receivers, fresh.ordering)
+        ON CONFLICT (name) DO NOTHING;
     SELECT * INTO was FROM queues t WHERE t.name = create_queue.queue FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM fail('40001', format('queue "%s" was just made or deleted by another transaction', queue));
@@ -142,18 +165,18 @@ END
 $$;
 
 -- Deletes a queue or topic. One that holds anything (requests, messages, dead letters; a topic its subscriptions) is deleted
--- with all of it, or not at all. Results stay for their pollers. It waits for nobody: while a transaction that sends to it is
--- open, it is refused.
+-- with all of it, or not at all. Results stay for their pollers. It waits for no sender: while a transaction that sends to it
+-- is open, it is refused.
 CREATE FUNCTION delete_queue(queue text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     q queues := find_queue(queue);
-    topic text;
     subscription text;
 BEGIN
-    SELECT t.name INTO topic FROM subscriptions s JOIN queues t ON t.queue_id = s.topic_id WHERE s.queue_id = q.queue_id;
-    IF NOT pg_try_advisory_xact_lock(sending_to(queue)) OR NOT pg_try_advisory_xact_lock(sending_to(coalesce(topic, queue))) THEN
-        PERFORM fail('55P03', format('queue "%s" is being sent to by an open transaction', queue));
+    PERFORM lock_out_senders(q);
+    PERFORM FROM queues t WHERE t.queue_id = q.queue_id FOR UPDATE; -- one change after the other
+    IF NOT FOUND THEN
+        PERFORM fail('LH002', format('queue "%s" does not exist', queue));
     END IF;
     IF NOT coalesce(force, false) THEN
         IF EXISTS (SELECT FROM rows_of(q.queue_id)) OR EXISTS (SELECT FROM dead_letters d WHERE d.queue_id = q.queue_id) THEN
@@ -184,7 +207,7 @@ $$;
 
 -- Every queue and topic with all its settings.
 CREATE FUNCTION list_queues() RETURNS TABLE (queue text, kind text, topic text, config jsonb)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET intervalstyle = 'postgres' AS $$
     SELECT q.name, q.kind, t.name, jsonb_strip_nulls(jsonb_build_object('ordering', q.ordering, 'receivers', q.receivers))
         || jsonb_build_object('route', q.route, 'result_ttl', q.result_ttl, 'default_deadline', q.default_deadline,
             'max_deliveries', q.max_deliveries, 'max_payload_bytes', q.max_payload_bytes,
@@ -240,6 +263,9 @@ BEGIN
         PERFORM fail('LH008', format('"%s" is a queue', topic));
     END IF;
     PERFORM FROM queues x WHERE x.queue_id = t.queue_id FOR UPDATE; -- one change after the other
+    IF NOT FOUND THEN
+        PERFORM fail('40001', format('topic "%s" was just deleted by another transaction', topic));
+    END IF;
     SELECT * INTO q FROM queues x WHERE x.name = subscribe.name;
     IF FOUND THEN
         SELECT s.topic_id INTO owner FROM subscriptions s WHERE s.queue_id = q.queue_id;
@@ -248,6 +274,9 @@ BEGIN
                 WHEN owner IS NULL THEN 'a queue' ELSE 'a subscription of another topic' END));
         END IF;
         UPDATE subscriptions s SET filter = path WHERE s.queue_id = q.queue_id;
+        IF NOT FOUND THEN
+            PERFORM fail('40001', format('subscription "%s" was just deleted by another transaction', name));
+        END IF;
         RETURN;
     END IF;
     PERFORM create_queue(name);

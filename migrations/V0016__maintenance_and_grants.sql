@@ -276,7 +276,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
             FROM gated g, (VALUES ('leasehold_dispatcher'), ('leasehold_quota')) AS r (role)
     )
     SELECT w.role, format('GRANT %s ON %s TO %I', w.privilege,
-        format(regexp_replace(w.objects, '\s+', ' ', 'g'), current_schema()), w.role) FROM all_wanted w
+        format(regexp_replace(w.objects, '[[:space:]]+', ' ', 'g'), current_schema()), w.role) FROM all_wanted w
 $$;
 
 CREATE OR REPLACE FUNCTION apply_grants() RETURNS SETOF text

@@ -5,10 +5,10 @@ use tokio_postgres::{Config, config::SslMode};
 use crate::{Error, StoreOptions, tls::Verify};
 
 /// Settings of every connection. The planner is kept from plans that a fresh table's missing statistics make
-/// look good and that leave dead index entries unmarked; statements run at READ COMMITTED, whatever the
-/// database's default.
-const SESSION_SETTINGS: &str = "-c default_transaction_isolation=read\\ committed -c plan_cache_mode=force_generic_plan \
-     -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_seqscan=off -c jit=off";
+/// look good and that leave dead index entries unmarked; statements run at READ COMMITTED, and
+/// strings are read as the standard has them, whatever the database's defaults.
+const SESSION_SETTINGS: &str = "-c default_transaction_isolation=read\\ committed -c standard_conforming_strings=on \
+     -c plan_cache_mode=force_generic_plan -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_seqscan=off -c jit=off";
 
 pub(crate) struct Dsn {
     pub(crate) config: Config,

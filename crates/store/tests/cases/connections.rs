@@ -168,3 +168,17 @@ async fn with_tracing_each_statement_has_a_span_under_its_operations() {
         assert_eq!(*spans.0.lock().unwrap(), expected);
     }
 }
+
+#[tokio::test]
+async fn strings_are_standard_whatever_the_database_says() {
+    let database = migrated().await;
+    let other = crate::support::connect(database.url()).await;
+    other
+        .batch_execute(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET standard_conforming_strings = off', current_database()); END $$",
+        )
+        .await
+        .unwrap();
+    let store = Store::open(database.url(), &StoreOptions::default()).unwrap();
+    store.migrate().await.unwrap();
+}

@@ -154,3 +154,24 @@ async fn look_past_many_expired_messages_ends_no_more_of_them_than_it_must() {
     assert!(ended < 1500, "{ended}");
     assert_eq!(bodies(&site.receive(2).await), ["250", "350"]);
 }
+
+/// Neither by a session of the store nor by one of its own settings; before statistics and after.
+#[tokio::test]
+async fn sending_to_a_group_does_not_read_the_queue() {
+    let site = site().await;
+    let groups: Vec<_> = (0..5_000).map(|n| super::grouped(&format!("g{}", n % 50), "x")).collect();
+    site.store.send("q", &groups).await.unwrap();
+    for statistics in [false, true] {
+        if statistics {
+            site.execute("ANALYZE requests").await;
+        }
+        for group in ["g7", "new"] {
+            let open = site.begin().await;
+            let before = fetched(&open).await;
+            open.execute(&format!("SELECT send('q', 'x', group_id => '{group}')")).await;
+            let rows = fetched(&open).await - before;
+            open.roll_back().await;
+            assert!(rows < 50, "{rows} rows read for {group}, statistics: {statistics}");
+        }
+    }
+}

@@ -137,3 +137,92 @@ async fn topic_goes_with_its_subscriptions_only_by_force() {
     site.store.delete_queue("t", true).await.unwrap();
     assert_eq!(rows(&site).await, 0);
 }
+
+/// They would send to what is no more, or put rows in that no receiver finds.
+#[tokio::test]
+async fn sender_whose_snapshot_is_older_than_a_change_is_rolled_back() {
+    let site = Site::open().await;
+    for (make, change) in [
+        ("SELECT create_queue('q')", "SELECT delete_queue('q')"),
+        ("SELECT configure_queue('q', '{}')", "SELECT configure_queue('q', '{\"receivers\": true}')"),
+        ("SELECT subscribe('t', 'q')", "SELECT unsubscribe('t', 'q')"),
+    ] {
+        site.execute(make).await;
+        for send in [
+            "send('q', 'x')",
+            "send_many('q', ARRAY['x'])",
+            "enqueue('q', 'x')",
+            "enqueue_many('q', ARRAY['x'])",
+        ] {
+            let send = if make.contains("subscribe") { "send('t', 'x')" } else { send };
+            for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
+                site.execute(make).await;
+                let open = site.begin().await;
+                open.execute(&format!(
+                    "SET TRANSACTION ISOLATION LEVEL {isolation}; SELECT count(*) FROM queues"
+                ))
+                .await;
+                site.execute(change).await;
+                let (code, says) =
+                    refusal(&open.client.simple_query(&format!("SELECT {send}")).await.unwrap_err());
+                assert_eq!(code, "40001", "{send} after {change}: {says}");
+                open.roll_back().await;
+                site.execute("SELECT delete_queue(queue) FROM list_queues() WHERE queue = 'q'").await;
+                assert_eq!(site.count("requests").await, 0);
+            }
+        }
+    }
+}
+
+/// It would not see what was sent since.
+#[tokio::test]
+async fn deletion_needs_read_committed() {
+    let site = site().await;
+    let open = site.begin().await;
+    open.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM queues").await;
+    site.send(&["x"]).await;
+    let (code, says) = refusal(&open.client.simple_query("SELECT delete_queue('q')").await.unwrap_err());
+    assert!(code == "LH001" && says.contains("READ COMMITTED"), "{code} {says}");
+    open.roll_back().await;
+    assert_eq!(&*site.receive_one().await.body, b"x");
+}
+
+#[tokio::test]
+async fn change_behind_an_open_deletion_leaves_nothing_half_made() {
+    let site = Site::open().await;
+    for (deletion, change) in [
+        ("SELECT delete_queue('q')", "SELECT configure_queue('q', '{\"max_deliveries\": 3}')"),
+        ("SELECT delete_queue('t', true)", "SELECT subscribe('t', 'new')"),
+        ("SELECT unsubscribe('t', 's')", "SELECT subscribe('t', 's', '$.subject == \"a\"')"),
+    ] {
+        site.execute("SELECT create_queue('q'); SELECT subscribe('t', 's')").await;
+        let open = site.begin().await;
+        open.execute(deletion).await;
+        let changing = tokio::spawn({
+            let other = crate::support::connect(site.database.url()).await;
+            async move { other.simple_query(change).await }
+        });
+        site.until_blocked_by(&open).await;
+        open.commit().await;
+        let (code, _) = refusal(&changing.await.unwrap().unwrap_err());
+        assert!(code == "40001" || code == "LH002", "{change}: {code}");
+        site.execute("SELECT delete_queue(queue, true) FROM list_queues() WHERE queue IN ('q', 't')").await;
+        assert_eq!(rows(&site).await, 0, "{deletion} {change}");
+    }
+}
+
+#[tokio::test]
+async fn topic_is_deleted_with_a_subscription_that_was_just_being_made() {
+    let site = Site::open().await;
+    site.store.subscribe("t", "s", None).await.unwrap();
+    let open = site.begin().await;
+    open.execute("SELECT subscribe('t', 'new')").await;
+    let deleting = tokio::spawn({
+        let store = site.store.clone();
+        async move { store.delete_queue("t", true).await }
+    });
+    site.until_blocked_by(&open).await;
+    open.commit().await;
+    deleting.await.unwrap().unwrap();
+    assert_eq!(rows(&site).await, 0);
+}

@@ -163,3 +163,35 @@ async fn bad_filter_is_refused_and_nothing_stored() {
     let stored: String = site.value("SELECT filter FROM list_subscriptions('t') WHERE name = 's'", &[]).await;
     assert_eq!(stored, r#"($."subject" == "a")"#);
 }
+
+/// Postgres does not keep quiet about a time that is compared with one that has no zone.
+#[tokio::test]
+async fn filter_that_errs_aloud_fails_closed_and_stands_in_no_senders_way() {
+    let site = Site::open().await;
+    site.store.subscribe("t", "witness", None).await.unwrap();
+    let filter = r#"$.properties.at.datetime() < "2024-01-01T00:00:00".datetime()"#;
+    site.store.subscribe("t", "s", Some(filter)).await.unwrap();
+    let at = |at: &str| NewMessage { properties: [("at".into(), at.into())].into(), ..message("x") };
+    let zoned = "2020-01-01T00:00:00+00:00";
+    site.store
+        .send("t", &[at(zoned), at("2020-01-01T00:00:00"), at(zoned), at("2030-01-01T00:00:00")])
+        .await
+        .unwrap();
+    site.store.send_one("t", &at(zoned)).await.unwrap();
+    let received = site.receive_from("s", 256).await;
+    assert_eq!(received.len(), 1);
+    assert_eq!(received[0].properties["at"], "2020-01-01T00:00:00");
+    assert_eq!(site.store.queue_stats("witness").await.unwrap().total, 5);
+}
+
+#[tokio::test]
+async fn filter_sees_times_in_utc_whatever_the_senders_zone() {
+    let site = Site::open().await;
+    let filter = r#"$.visible_at == "2100-01-01T12:00:00+00:00" && $.enqueued_at like_regex "\\+00:00$""#;
+    site.store.subscribe("t", "s", Some(filter)).await.unwrap();
+    for zone in ["UTC", "Asia/Tokyo", "America/New_York"] {
+        site.execute(&format!("SET timezone = '{zone}'; SELECT schedule('t', 'x', '2100-01-01 12:00+00')"))
+            .await;
+    }
+    assert_eq!(site.store.queue_stats("s").await.unwrap().total, 3);
+}

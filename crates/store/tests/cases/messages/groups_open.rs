@@ -189,3 +189,20 @@ async fn racing_senders_and_receivers_keep_every_group_in_order() {
         .await;
     assert!(in_order);
 }
+
+/// One that came due goes before the one that another has just taken, if that one is given back.
+#[tokio::test]
+async fn look_that_would_put_back_what_another_is_taking_waits_for_nobody() {
+    let site = site().await;
+    let group = |body: &str| super::grouped("g", body);
+    let at = site.store.now().await.unwrap() + jiff::SignedDuration::from_hours(1);
+    let first = site.store.schedule("q", &[group("first")], at).await.unwrap()[0];
+    site.store.send_one("q", &group("second")).await.unwrap();
+    let open = site.begin().await;
+    open.execute("SELECT receive('q')").await;
+    site.come_due(first).await;
+    assert_eq!(site.receive(256).await, []);
+    site.execute("SELECT maintain()").await;
+    open.roll_back().await;
+    received_after_a_look(&site, "first").await;
+}

@@ -210,3 +210,31 @@ async fn list_has_topics_and_whose_subscription_a_queue_is() {
         [entry("q", "queue", None), entry("s", "queue", Some("t")), entry("t", "topic", None)]
     );
 }
+
+/// What it sends would be in no group.
+#[tokio::test]
+async fn order_is_not_changed_under_an_open_sender() {
+    let site = site().await;
+    let open = site.begin().await;
+    open.execute("SELECT send('q', 'x')").await;
+    let change = r#"SELECT configure_queue('q', '{"ordering": "strict_fifo"}')"#;
+    let (code, says) = crate::support::refusal(&site.sql.simple_query(change).await.unwrap_err());
+    assert!(code == "55P03" && says.contains("open transaction"), "{code} {says}");
+    open.roll_back().await;
+    site.execute(change).await;
+}
+
+#[tokio::test]
+async fn settings_are_listed_alike_in_every_interval_style() {
+    let site = site().await;
+    site.store
+        .configure_queue("q", &json!({ "ttl": "1 day 2 hours", "dead_letter_max_age": "-1 seconds" }))
+        .await
+        .unwrap();
+    let list = "SELECT config FROM list_queues()";
+    let plain: serde_json::Value = site.value(list, &[]).await;
+    for style in ["sql_standard", "iso_8601", "postgres_verbose"] {
+        site.execute(&format!("SET intervalstyle = {style}")).await;
+        assert_eq!(site.value::<serde_json::Value>(list, &[]).await, plain, "{style}");
+    }
+}

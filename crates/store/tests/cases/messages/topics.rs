@@ -233,3 +233,14 @@ async fn two_subscribers_at_once_make_one_topic() {
     second.await.unwrap().unwrap();
     assert_eq!(site.store.list_subscriptions(Some("t")).await.unwrap().len(), 2);
 }
+
+#[tokio::test]
+async fn arrays_are_read_in_their_order_whatever_their_subscripts() {
+    let site = Site::open().await;
+    site.store.subscribe("t", "s", None).await.unwrap();
+    let sent = "SELECT send_many('t', '[0:1]={a,b}'::text[], '[5:6]={id-a,id-b}'::text[])";
+    site.execute(sent).await;
+    let received = site.receive_from("s", 256).await;
+    let ids: Vec<_> = received.iter().map(|m| (m.message_id.as_str(), &*m.body)).collect();
+    assert_eq!(ids, [("id-a", &b"a"[..]), ("id-b", &b"b"[..])]);
+}
