@@ -179,7 +179,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(names.len(), 30, "{names:?}");
+        assert_eq!(names.len(), 31, "{names:?}");
         for link in document["paths"]["/v1/queues/{queue}/receive"]["post"]["responses"]["200"]["links"]
             .as_object()
             .unwrap()
