@@ -402,11 +402,17 @@ END;
 -- The queue or topic that something is sent to.
 CREATE FUNCTION enter_queue(queue text) RETURNS queues
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    q queues;
 BEGIN
     PERFORM pg_current_xact_id(), pg_advisory_xact_lock_shared(sending_to(queue)); -- before the queue is read: see adopt
     IF NOT sees_commits() THEN
         PERFORM hold_queue(queue);
     END IF;
-    RETURN find_queue(queue);
+    SELECT * INTO q FROM queues t WHERE t.name = enter_queue.queue;
+    IF NOT FOUND THEN
+        PERFORM find_queue(queue); -- raises
+    END IF;
+    RETURN q;
 END
 $$;

@@ -4,9 +4,12 @@
 CREATE FUNCTION find_receivers(queue text) RETURNS queues
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
-    q queues := find_queue(queue);
+    q queues;
 BEGIN
-    IF q.kind = 'topic' THEN
+    SELECT * INTO q FROM queues t WHERE t.name = find_receivers.queue;
+    IF NOT FOUND THEN
+        PERFORM find_queue(queue); -- raises
+    ELSIF q.kind = 'topic' THEN
         PERFORM fail('LH002', format('"%s" is a topic: receive from one of its subscriptions', queue));
     ELSIF NOT q.receivers THEN
         PERFORM fail('LH001', format('queue "%s" is for dispatchers: set "receivers" with configure_queue', queue));
@@ -147,7 +150,12 @@ BEGIN
             AND r.deadline <= at) THEN
         PERFORM bury_expired(q, 100);
     END IF;
-    PERFORM promote_due(q.queue_id, 1000), check_groups(q.queue_id);
+    IF EXISTS (SELECT FROM requests r WHERE r.queue_id = q.queue_id AND NOT r.ready AND r.due_at <= at) THEN
+        PERFORM promote_due(q.queue_id, 1000);
+    END IF;
+    IF EXISTS (SELECT FROM group_checks c WHERE c.queue_id = q.queue_id) THEN
+        PERFORM check_groups(q.queue_id);
+    END IF;
 END
 $$;
 
