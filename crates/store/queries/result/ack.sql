@@ -21,5 +21,5 @@ WITH input AS (
 SELECT d.id, d.token, d.attempt, (
     SELECT count(pg_notify(channel('route', w.route_id), '')) FROM routes w
     WHERE w.route = d.route AND w.awaited_until > now()) AS rung,
-    (SELECT free_group(d.queue_id, d.group_id) WHERE d.group_id IS NOT NULL)
+    CASE WHEN d.group_id IS NOT NULL THEN free_group(d.queue_id, d.group_id) END AS freed
 FROM done d
