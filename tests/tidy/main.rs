@@ -53,6 +53,16 @@ fn every_source_file_says_what_it_owns() {
     none(&files(".rs").iter().filter_map(silent).collect::<Vec<_>>());
 }
 
+/// A call that has found its function, and then waits for the migration, fails once the function is gone.
+#[test]
+fn migrations_replace_functions_and_drop_none() {
+    let dropping = |(path, text): &(String, String)| {
+        let allowed = path.starts_with("migrations/V0010__");
+        (text.contains("DROP FUNCTION") && !allowed).then(|| format!("{path} drops a function"))
+    };
+    none(&files(".sql").iter().filter_map(dropping).collect::<Vec<_>>());
+}
+
 #[test]
 fn modules_are_named_for_concepts() {
     let vague = ["utils", "util", "common", "types", "helpers", "helper", "manager", "misc"];

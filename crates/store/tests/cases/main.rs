@@ -44,3 +44,4 @@ mod takeover;
 mod tenant_labels;
 mod tenant_plans;
 mod tenants;
+mod upgrades;
