@@ -39,6 +39,8 @@ mod results;
 mod roles;
 mod search_path;
 mod sql;
+mod sql_fuzz;
+mod sql_odd;
 mod support;
 mod takeover;
 mod tenant_labels;
