@@ -1,7 +1,14 @@
 -- Arguments that were answered with an error of the server's own, which names none of them, or read in part: arrays of more
--- than one dimension or that do not begin at 1, rates next to nothing, windows beyond any time, and more slots than are counted.
+-- than one dimension or that do not begin at 1, rates next to nothing, intervals beyond any time, and more slots than are counted.
 --
 -- Each function is as before but for that.
+
+-- Whether an interval is between two others, added to any time of ours, too: years and days that nearly cancel each other out are
+-- short by the order of intervals, and beyond any time on the way.
+CREATE FUNCTION lasts(value interval, shortest interval, longest interval) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT value BETWEEN shortest AND longest AND extract(year FROM value) BETWEEN -1000 AND 1000
+$$;
 
 -- The requests of a queue that are not finished, and how many of them have their deadline within each
 -- window from now (cumulative, in the order of the windows).
@@ -10,7 +17,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     q queues := find_queue(queue);
 BEGIN
-    IF EXISTS (SELECT FROM unnest(windows) AS w (span) WHERE w.span NOT BETWEEN '-100 years' AND '100 years') THEN
+    IF EXISTS (SELECT FROM unnest(windows) AS w (span) WHERE NOT lasts(w.span, '-100 years', '100 years')) THEN
         PERFORM fail('LH001', 'windows must be from -100 years to 100 years');
     END IF;
     RETURN QUERY
@@ -414,5 +421,233 @@ BEGIN
         ON CONFLICT ON CONSTRAINT quota_rates_pkey DO UPDATE SET rate = excluded.rate, expires_at = excluded.expires_at,
             tokens = r.tokens + r.rate * greatest(0, extract(epoch FROM least(at, r.expires_at) - r.refilled_at)),
             refilled_at = excluded.refilled_at;
+END
+$$;
+
+-- At least once: hides up to `max` results for a while. Whoever acks them with their lease removes them;
+-- otherwise they come again.
+CREATE OR REPLACE FUNCTION lease_results(route text, max int DEFAULT 100, lease_time interval DEFAULT '30 seconds')
+RETURNS SETOF result
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off AS $$
+DECLARE
+    drawn uuid := gen_random_uuid();
+BEGIN
+    PERFORM check_poll(route, max);
+    IF lease_time IS NULL OR NOT lasts(lease_time, '1 millisecond', '12 hours') THEN
+        PERFORM fail('LH001', 'lease_time must be from 1 millisecond to 12 hours');
+    END IF;
+    RETURN QUERY WITH leased AS (
+        UPDATE results r SET lease = drawn, leased_until = clock_timestamp() + lease_time WHERE r.ctid = ANY (ARRAY(
+            SELECT c.ctid FROM results c
+            WHERE c.route = lease_results.route AND (c.expires_at IS NULL OR c.expires_at >= now())
+                AND (c.leased_until IS NULL OR c.leased_until <= now())
+            ORDER BY c.seq LIMIT lease_results.max FOR UPDATE SKIP LOCKED))
+        RETURNING r
+    )
+    SELECT x.* FROM leased l, result_of(l.r) x ORDER BY x.seq;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION quota_check_window(window_length interval) RETURNS interval
+LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF window_length IS NULL OR NOT lasts(window_length, '1 millisecond', '31 days') THEN
+        PERFORM fail('LH001', format('window_length must be from 1 millisecond to 31 days, not %s',
+            coalesce(window_length::text, 'null')));
+    END IF;
+    RETURN make_interval(secs => extract(epoch FROM window_length)::float8);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION quota_check_ttl(ttl interval) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF ttl IS NULL OR NOT lasts(ttl, '1 millisecond', '31 days') THEN
+        PERFORM fail('LH001', format('ttl must be from 1 millisecond to 31 days, not %s', coalesce(ttl::text, 'null')));
+    END IF;
+END
+$$;
+
+-- Takes up to `n` from the bucket of `key`, which holds at most max(1, rate x burst). Nothing when its rate is 0, has
+-- expired or was never set. Says how many, and how long until there is one more (null: not known).
+CREATE OR REPLACE FUNCTION quota_take(key text, n int, burst interval, OUT granted int, OUT retry_after interval)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+#variable_conflict use_variable
+DECLARE
+    bucket quota_rates;
+    level float8;
+    at timestamptz;
+BEGIN
+    PERFORM quota_check(key, n, NULL);
+    IF burst IS NULL OR NOT lasts(burst, '0', '1 day') THEN
+        PERFORM fail('LH001', format('burst must be from 0 to 1 day, not %s', coalesce(burst::text, 'null')));
+    END IF;
+    granted := 0;
+    SELECT * INTO bucket FROM quota_rates r WHERE r.key = quota_take.key FOR UPDATE;
+    at := clock_timestamp();
+    IF NOT FOUND OR bucket.expires_at <= at OR bucket.rate = 0 THEN
+        RETURN;
+    END IF;
+    level := least(greatest(1, bucket.rate * extract(epoch FROM burst)),
+        bucket.tokens + bucket.rate * greatest(0, extract(epoch FROM at - bucket.refilled_at)));
+    granted := least(n, floor(level));
+    IF granted < n AND bucket.rate > 0 THEN
+        retry_after := make_interval(secs => (1 - (level - granted)) / bucket.rate);
+    END IF;
+    UPDATE quota_rates r SET tokens = level - granted, refilled_at = greatest(at, r.refilled_at) WHERE r.key = quota_take.key;
+END
+$$;
+
+-- Raises for the first thing wrong with one message. `suffix` says which of many (`s[2]`).
+CREATE OR REPLACE FUNCTION check_message(suffix text, body bytea, message_id text, correlation_id text, reply_to text, subject text,
+    content_type text, properties jsonb, ttl interval, at timestamptz, group_id text) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    size int;
+BEGIN
+    IF body IS NULL THEN
+        PERFORM fail('LH001', format('bod%s must not be null; an empty one is allowed',
+            CASE WHEN suffix = '' THEN 'y' ELSE 'ie' || suffix END));
+    ELSIF octet_length(message_id) NOT BETWEEN 1 AND 512 THEN
+        PERFORM fail('LH001', format('message_id%s must have 1 to 512 bytes, not %s', suffix, octet_length(message_id)));
+    ELSIF jsonb_typeof(properties) <> 'object' OR properties @? 'strict $.* ? (@.type() != "string")' THEN
+        PERFORM fail('LH001', format('properties%s must be a JSON object of strings', ltrim(suffix, 's')));
+    ELSIF NOT lasts(ttl, '1 millisecond', '100 years') THEN
+        PERFORM fail('LH001', format('ttl%s must be from 1 millisecond to 100 years', suffix));
+    ELSIF at <= clock_timestamp() THEN
+        PERFORM fail('LH001', format('at%s must be in the future', suffix));
+    ELSIF at > clock_timestamp() + interval '100 years' THEN
+        PERFORM fail('LH001', format('at%s must be within 100 years', suffix));
+    END IF;
+    IF reply_to IS NOT NULL THEN
+        PERFORM check_name('reply_to' || suffix, reply_to);
+    END IF;
+    size := coalesce(octet_length(message_id), 0) + coalesce(octet_length(group_id), 0)
+        + coalesce(octet_length(correlation_id), 0) + coalesce(octet_length(reply_to), 0) + coalesce(octet_length(subject), 0)
+        + coalesce(octet_length(content_type), 0) + coalesce(octet_length(properties::text), 0);
+    IF size > 65536 THEN
+        PERFORM fail('LH001', format('the metadata of message%s have %s bytes together; at most 65536 are allowed',
+            ltrim(suffix, 's'), size));
+    END IF;
+END
+$$;
+
+-- Gives a message back: at once, or after a delay, for which its group waits. At the last delivery it is dead.
+CREATE OR REPLACE FUNCTION abandon(queue text, seq bigint, lock_token text, delay interval DEFAULT '0') RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+#variable_conflict use_variable
+DECLARE
+    q queues := find_receivers(queue);
+    held record;
+    later boolean;
+BEGIN
+    IF delay IS NULL OR NOT lasts(delay, '0', '100 years') THEN
+        PERFORM fail('LH001', 'delay must be from 0 to 100 years');
+    END IF;
+    SELECT * INTO held FROM hold_locked(q, seq, lock_token, format('abandon %s', extract(epoch FROM delay)));
+    IF held.tid IS NULL THEN
+        RETURN;
+    ELSIF held.exhausted OR held.cancelled THEN
+        PERFORM bury(q, ARRAY[held.tid]);
+        RETURN;
+    END IF;
+    later := delay > '0';
+    UPDATE requests r SET epoch = 0, locked_until = NULL, lock_token = NULL, ready = NOT later,
+            due_at = CASE WHEN later THEN least(clock_timestamp() + delay, r.deadline) END
+        WHERE r.ctid = held.tid;
+    IF held.group_id IS NOT NULL THEN
+        PERFORM free_group(q.queue_id, held.group_id); -- one with a smaller number may have come due
+    END IF;
+    PERFORM ring_queue(q.queue_id, NULL), ring_receivers(q.queue_id);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION check_bounds(max bigint, older_than interval) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF max < 0 THEN
+        PERFORM fail('LH001', format('max must be at least 0, not %s', max));
+    ELSIF NOT lasts(older_than, '0', '1000 years') THEN
+        PERFORM fail('LH001', 'older_than must be from 0 to 1000 years');
+    END IF;
+END
+$$;
+
+-- The settings of a queue, each by its name, over what `q` has; null puts its default back.
+CREATE OR REPLACE FUNCTION with_settings(q queues, config jsonb) RETURNS queues
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    key text;
+    value text;
+    known CONSTANT text := 'kind, ordering, receivers, route, result_ttl, default_deadline, max_deliveries, max_payload_bytes, '
+        'tenant_attributes, lock_time, ttl, dedup_window, dead_letters, dead_letter_on_expiry, dead_letter_max_age, '
+        'dead_letter_max_count, dead_letter_max_bytes';
+BEGIN
+    IF jsonb_typeof(config) IS DISTINCT FROM 'object' THEN
+        PERFORM fail('LH001', 'config must be a JSON object');
+    END IF;
+    FOR key, value IN SELECT * FROM jsonb_each_text(config) LOOP
+        BEGIN
+            CASE key
+                WHEN 'kind' THEN q.kind := coalesce(value, 'queue');
+                WHEN 'ordering' THEN q.ordering := coalesce(value, 'standard');
+                WHEN 'receivers' THEN q.receivers := coalesce(value::boolean, false);
+                WHEN 'route' THEN q.route := value;
+                WHEN 'result_ttl' THEN q.result_ttl := value::interval;
+                WHEN 'default_deadline' THEN q.default_deadline := value::interval;
+                WHEN 'max_deliveries' THEN q.max_deliveries := coalesce(value::int, 10);
+                WHEN 'max_payload_bytes' THEN q.max_payload_bytes := coalesce(value::int, 16777216);
+                WHEN 'tenant_attributes' THEN q.tenant_attributes := check_tenant_attributes(config -> key);
+                WHEN 'lock_time' THEN q.lock_time := coalesce(value::interval, '30 seconds');
+                WHEN 'ttl' THEN q.ttl := value::interval;
+                WHEN 'dedup_window' THEN q.dedup_window := nullif(value::interval, '0');
+                WHEN 'dead_letters' THEN q.dead_letters := coalesce(value::boolean, false);
+                WHEN 'dead_letter_on_expiry' THEN q.dead_letter_on_expiry := coalesce(value::boolean, true);
+                WHEN 'dead_letter_max_age' THEN q.dead_letter_max_age := nullif(value::interval, '0');
+                WHEN 'dead_letter_max_count' THEN q.dead_letter_max_count := nullif(value::bigint, 0);
+                WHEN 'dead_letter_max_bytes' THEN q.dead_letter_max_bytes := nullif(value::bigint, 0);
+            END CASE;
+        EXCEPTION
+            WHEN case_not_found THEN
+                PERFORM fail('LH001', format('unknown setting "%s"; known are %s', key, known));
+            WHEN data_exception THEN
+                PERFORM fail('LH001', format('%s: %s', key, SQLERRM));
+        END;
+    END LOOP;
+    IF q.route IS NOT NULL THEN
+        PERFORM check_name('route', q.route);
+    END IF;
+    IF q.kind NOT IN ('queue', 'topic') THEN
+        PERFORM fail('LH001', format('kind must be queue or topic, not %s', q.kind));
+    ELSIF q.ordering NOT IN ('standard', 'group_fifo', 'strict_fifo') THEN
+        PERFORM fail('LH001', format('ordering must be standard, group_fifo or strict_fifo, not %s', q.ordering));
+    ELSIF NOT lasts(q.result_ttl, '1 millisecond', '100 years') THEN
+        PERFORM fail('LH001', 'result_ttl must be from 1 millisecond to 100 years');
+    ELSIF NOT lasts(q.default_deadline, '1 millisecond', '100 years') THEN
+        PERFORM fail('LH001', 'default_deadline must be from 1 millisecond to 100 years');
+    ELSIF q.max_deliveries NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM fail('LH001', 'max_deliveries must be from 1 to 1000000');
+    ELSIF q.max_payload_bytes NOT BETWEEN 0 AND 268435456 THEN
+        PERFORM fail('LH001', 'max_payload_bytes must be from 0 to 268435456');
+    ELSIF NOT lasts(q.lock_time, '1 millisecond', '12 hours') THEN
+        PERFORM fail('LH001', 'lock_time must be from 1 millisecond to 12 hours');
+    ELSIF NOT lasts(q.ttl, '1 millisecond', '100 years') THEN
+        PERFORM fail('LH001', 'ttl must be from 1 millisecond to 100 years');
+    ELSIF NOT lasts(q.dedup_window, '1 millisecond', '1 year') THEN
+        PERFORM fail('LH001', 'dedup_window must be from 1 millisecond to 1 year, or 0 for none');
+    ELSIF q.dead_letter_max_age >= '0' AND NOT lasts(q.dead_letter_max_age, '0', '100 years') THEN
+        PERFORM fail('LH001', 'dead_letter_max_age must be at most 100 years; below 0 is without bound');
+    ELSIF least(q.dead_letter_max_count, q.dead_letter_max_bytes) < -1 THEN
+        PERFORM fail('LH001', 'dead_letter_max_count and dead_letter_max_bytes must be at least -1, which is without bound');
+    END IF;
+    RETURN q;
+END
+$$;
+
+DO $$
+BEGIN
+    EXECUTE format('REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', current_schema());
 END
 $$;

@@ -21,6 +21,34 @@ async fn windows_beyond_any_time_are_refused_by_name() {
     site.execute("SELECT backlog('q', '{-1 day,100 years,NULL}'), backlog('q', NULL)").await;
 }
 
+/// Ten days by the order of intervals, in which a year has 360. Stored, it would stand in the way of whoever comes after.
+#[tokio::test]
+async fn years_and_days_that_nearly_cancel_each_other_out_are_refused_by_name() {
+    let site = Site::open().await;
+    site.execute("SELECT create_queue('m', '{}'), send('m', 'x'), quota_register('h', '1 hour')").await;
+    let long = "5900000 years -2123999990 days";
+    let mut calls = vec![
+        ("ttl", format!("SELECT send('m', 'x', ttl => '{long}')")),
+        ("lease_time", format!("SELECT lease_results('r', 1, '{long}')")),
+        ("delay", format!("SELECT abandon('m', 1, 'x', '{long}')")),
+        ("window", format!("SELECT quota_admit('k', 1, 1, '{long}')")),
+        ("ttl", format!("SELECT quota_renew('h', '{long}')")),
+        ("burst", format!("SELECT quota_take('k', 1, '{long}')")),
+        ("older_than", format!("SELECT purge('m', older_than => '{long}')")),
+        ("windows", format!("SELECT backlog('m', ARRAY[interval '{long}'])")),
+    ];
+    for setting in
+        ["result_ttl", "default_deadline", "lock_time", "ttl", "dedup_window", "dead_letter_max_age"]
+    {
+        let call = format!("SELECT configure_queue('m', '{{\"{setting}\": \"{long}\"}}')");
+        calls.push((setting, call));
+    }
+    for (name, call) in calls {
+        let (code, message) = refused(&site, &call).await;
+        assert!(code == "LH001" && message.starts_with(name), "{call}: {code} {message}");
+    }
+}
+
 #[tokio::test]
 async fn numbers_in_an_array_of_two_dimensions_are_numbers() {
     let site = Site::open().await;

@@ -122,6 +122,7 @@ const SETTING_VALUES: &[&str] = &[
     "{}",
 ];
 const INTERVALS: &[&str] = &[
+    "'5900000 years -2123999990 days'",
     "'0'",
     "'1 millisecond'",
     "'1 microsecond'",
