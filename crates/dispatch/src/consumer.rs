@@ -4,7 +4,7 @@
 //! One cycle lock serialises poll, rebalance and close. Acks, retries and hand-backs do not take it: their fence
 //! is in the database, and the bookkeeping compares attempts.
 
-mod ledger;
+pub mod ledger;
 mod rebalance;
 
 use std::{
@@ -195,7 +195,7 @@ impl Consumer {
         let received = Instant::now();
         let mut ledger = self.ledger();
         let polled = requests.into_iter();
-        let polled = polled.map(|request| Polled { lost: ledger.track(&request), request, received });
+        let polled = polled.map(|request| Polled { lost: ledger.track(&request.stamped), request, received });
         Ok((polled.collect(), rest))
     }
 

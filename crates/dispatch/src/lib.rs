@@ -27,6 +27,9 @@ pub mod quota;
 pub mod receiver;
 pub mod retry;
 
+#[doc(hidden)] // for `leasehold-model`, which holds ledgers in its states
+pub use consumer::ledger;
+
 pub use cancellation::{Cancellations, Watch};
 pub use consumer::{Beat, Consumer, ConsumerOptions, Polled, PolledTenants};
 pub use dispatcher::{Dispatcher, DrainReport, Readiness, StartError};

@@ -1,21 +1,32 @@
 //! Leases and requests: two owners of one queue, takeovers, statements that run late, lost answers, crashes.
 //!
-//! A poll takes its transaction id, looks (generation, pending rows), looks again (whose the partitions are) and
-//! commits, each a step. An ack or retry looks, and commits to what it saw. Whatever was given up may still run at any
-//! later time. A lease lapses whenever it likes. Owners are alike: which is which does not matter, and one that was
-//! killed and has left no trace is another one under a new name.
+//! **Shared with the product:** an owner's ledger is the product's own ([`leasehold_dispatch::ledger`]): what it tracks
+//! and owes, when a reset or a reconciliation was the last, what a drain waits for. **Written again here:** the
+//! statements, since they are SQL (each says which one it is), and the order in which an owner sends them, since that is
+//! wound up with waiting for their answers; it is looser here, which is safe: the product does what the model may do.
 //!
-//! A horizon is the set of polls that had an id when it was drawn and have not ended: what `xmin` tells in Postgres,
-//! without the other transactions, which only make it later. A number drawn by a poll that stamped nothing is drawn
-//! again.
+//! A poll looks (generation, pending rows), looks again (whose the partitions are) and commits, each a step. An ack,
+//! retry or hand-back looks, and commits to what it saw. Whatever was given up may still run at any later time. A lease
+//! lapses whenever it likes: so a takeover may come at any time, and a poll that meets a lapsed lease is like one that
+//! finds nothing, which changes nothing. Owners that are equal in what may happen to them are not told apart.
 //!
-//! Left out: drains and fair shares (a partition is released whenever its owner likes), parked rows (a retry is due at
-//! once), polls that find some of what is pending, deadlines, locks held across statements (a reset that skips a row
-//! is as one that fails), and resets that run after they were given up.
+//! A horizon is a transaction's number, drawn when it was noted; `xmin` is the lowest number of a poll under way. Other
+//! transactions only make it later.
+//!
+//! Nothing bounds how often leases change hands, requests are dispatched and retried, or processes are killed and
+//! started; only how much of it is remembered at one time. `canonical.rs` says what makes
+//! states one, and why.
+//!
+//! Left out: fair shares and the choice among partitions (any may be drained, taken back or acquired), deadlines and
+//! what else decides an outcome, and a cancel: to the protocol it is a due date that comes at once, which a due date
+//! may do anyhow. Drains and resets that run after they were given up.
 
 mod beat;
+mod canonical;
 mod cycle;
 mod ledger;
+mod owner;
+mod property;
 mod state;
 mod statement;
 mod swift;
@@ -23,10 +34,11 @@ mod swift;
 use stateright::{Model, Property};
 
 use crate::Fault;
-pub use cycle::Cycle;
-pub use ledger::Owner;
-pub use state::{Action, Partition, Request, State};
-pub use statement::{Poll, Stage, Verb, Write};
+pub use ledger::{Mark, Memory, Share, Tracked};
+pub use owner::{Cycle, Owner};
+pub use property::name;
+pub use state::{Action, Breach, Fate, Partition, Request, State};
+pub use statement::{Poll, Progress, Stage, Verb, Write};
 
 /// As many partitions and requests as there can be.
 pub const MAX: usize = 2;
@@ -38,16 +50,26 @@ pub struct Lease {
     pub partitions: usize,
     /// All pending in the beginning.
     pub requests: usize,
-    /// Takeovers of each partition.
+    /// Epochs of a partition that anything bears, at one time.
     pub epochs: u8,
-    /// Polls that stamp.
+    /// Attempts that anything bears, at one time.
     pub attempts: u8,
-    /// Acks and retries on their way at one time.
+    /// Polls on their way at one time.
+    pub polls: usize,
+    /// Acks, retries and hand-backs on their way at one time.
     pub writes: usize,
     /// The second owner's beats, polls and writes take one step each, and are answered.
     pub swift: bool,
     /// Owners may be killed.
     pub crashes: bool,
+    /// A partition drains before it is released, unless its owner is killed or loses it. Otherwise it is released
+    /// whenever its owner likes.
+    pub drains: bool,
+    /// A retry parks its request until it is due, which may be at any time; and besides there are hand-backs.
+    /// Otherwise it is due at once, as after a hand-back.
+    pub parks: bool,
+    /// A poll finds some of what is pending, and a reset some of what is stale: the rest is locked by others.
+    pub skips: bool,
     /// Acquires and releases that were given up may run later.
     pub late_leases: bool,
     /// Heartbeats that were given up may run later. Invariant 2 does not hold then, in the
@@ -63,6 +85,27 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// One request in one partition, an owner to whom everything happens, and a swift one.
+    pub const fn new(epochs: u8, attempts: u8) -> Self {
+        Self {
+            partitions: 1,
+            requests: 1,
+            epochs,
+            attempts,
+            polls: 2,
+            writes: 1,
+            swift: true,
+            crashes: true,
+            drains: false,
+            parks: false,
+            skips: false,
+            late_leases: false,
+            late_beats: false,
+            joins: false,
+            fault: None,
+        }
+    }
+
     fn broken(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
     }
@@ -74,72 +117,9 @@ impl Lease {
     fn partition_of(&self, request: usize) -> usize {
         request % self.partitions
     }
-}
 
-impl State {
-    /// One result at most, and never besides a row.
-    fn has_one_outcome(&self) -> bool {
-        self.requests.iter().all(|r| match r.row {
-            Request::Gone => r.results == 1,
-            _ => r.results == 0,
-        })
-    }
-
-    /// Whoever has a row in flight will finish it or hand it back.
-    fn is_looked_after(&self, model: &Lease) -> bool {
-        self.requests.iter().enumerate().all(|(i, r)| {
-            let Request::InFlight { epoch, attempt } = r.row else { return true };
-            let partition = &self.partitions[model.partition_of(i)];
-            let Some(n) = partition.owner.filter(|_| partition.epoch == epoch) else { return true };
-            let owner = &self.owners[usize::from(n)];
-            let polled = |p: &Poll| p.owner == n && p.attempt == attempt && p.awaited;
-            !owner.up
-                || owner.mark.is_some()
-                || owner.orphans[i] == attempt
-                || owner.tracked[i].is_some_and(|t| t.attempt == attempt)
-                || self.polls.iter().any(polled)
-        })
-    }
-
-    /// What an owner tracks under a lease of its own, and has not written about, is in flight.
-    fn is_in_flight_where_tracked(&self, model: &Lease) -> bool {
-        self.owners.iter().enumerate().all(|(n, owner)| {
-            owner.tracked.iter().enumerate().all(|(i, tracked)| {
-                let Some(tracked) = tracked else { return true };
-                let partition = &self.partitions[model.partition_of(i)];
-                let ours = partition.owner.map(usize::from) == Some(n) && partition.epoch == tracked.epoch;
-                let written =
-                    |w: &Write| usize::from(w.owner) == n && w.request == i && w.attempt == tracked.attempt;
-                let stamp = Request::InFlight { epoch: tracked.epoch, attempt: tracked.attempt };
-                !ours || self.writes.iter().any(written) || self.requests[i].row == stamp
-            })
-        })
-    }
-
-    fn has_one_keeper(&self) -> bool {
-        let both = |owner: &Owner| (0..MAX).any(|i| owner.tracked[i].is_some() && owner.orphans[i] != 0);
-        !self.owners.iter().any(both)
-    }
-
-    /// A former owner's stamp is reset by an owner that has not called its resets final.
-    fn is_reset_ahead(&self, model: &Lease) -> bool {
-        self.requests.iter().enumerate().all(|(i, r)| {
-            let p = model.partition_of(i);
-            let partition = &self.partitions[p];
-            let (Request::InFlight { epoch, .. }, Some(n)) = (r.row, partition.owner) else { return true };
-            let settled = self.owners[usize::from(n)].shares[p]
-                .is_some_and(|share| share.settled && share.epoch == partition.epoch);
-            epoch == partition.epoch || !settled
-        })
-    }
-
-    fn has_late_stamp(&self, model: &Lease) -> bool {
-        self.requests.iter().enumerate().any(|(i, r)| {
-            let p = model.partition_of(i);
-            let waits = |o: &Owner| o.shares[p].is_some_and(|s| s.horizon.is_some() && !s.settled);
-            let stale = |epoch| epoch < self.partitions[p].epoch;
-            matches!(r.row, Request::InFlight { epoch, .. } if stale(epoch)) && self.owners.iter().any(waits)
-        })
+    fn verbs(&self) -> &'static [Verb] {
+        if self.parks { &[Verb::Ack, Verb::Retry, Verb::HandBack] } else { &[Verb::Ack, Verb::Retry] }
     }
 }
 
@@ -148,7 +128,7 @@ impl Model for Lease {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::new(self.partitions, self.requests)]
+        vec![State::new()]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -163,40 +143,11 @@ impl Model for Lease {
         } else {
             state.step(self, action);
         }
-        let state = state.canonical(self.swift);
+        let state = state.canonical(self);
         (state != *last).then_some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("1: one result at most, and never besides a row", |_, s: &State| {
-                s.has_one_outcome()
-            }),
-            Property::always("2: a current stamp has somebody to end it", |model, s: &State| {
-                s.is_looked_after(model)
-            }),
-            Property::always("2: what a current owner tracks is in flight", |model, s: &State| {
-                s.is_in_flight_where_tracked(model)
-            }),
-            Property::always("2: a request is tracked or an orphan, not both", |_, s: &State| {
-                s.has_one_keeper()
-            }),
-            Property::always("3: nobody but the current owner writes", |_, s: &State| !s.unlawful),
-            Property::always("5: a stale stamp has a reset ahead", |model, s: &State| {
-                s.is_reset_ahead(model)
-            }),
-            Property::always("5: beats and polls answer all requests", |model, s: &State| {
-                swift::answers_all(model, s)
-            }),
-            Property::sometimes("1: all requests are answered", |_, s: &State| {
-                s.requests.iter().all(|r| r.row == Request::Gone)
-            }),
-            Property::sometimes("2: a stamp comes after the first reset", |model, s: &State| {
-                model.epochs < 2 || s.has_late_stamp(model)
-            }),
-            Property::sometimes("2: a lost poll is reconciled in vain at first", |_, s: &State| {
-                s.owners.iter().any(|o| o.mark.is_some_and(|m| m.horizon.is_some_and(|h| h != 0)))
-            }),
-        ]
+        property::all()
     }
 }

@@ -4,15 +4,18 @@
 //! anything else may happen, and an answer may never come. What a model leaves out is said at its head. Properties
 //! begin with the number of the invariant that they stand for.
 //!
-//! The models share no code with the product: they are what its statements and its bookkeeping mean, written a second
-//! time and small. A [`Fault`] breaks one rule, so that each property is known to be able to fail.
+//! What the product decides in a process is its own code here, as far as it can be had without waiting: the lease
+//! model's owners keep the product's ledger. The rest, SQL above all, is written a second time and small; each model says
+//! at its head what. A [`Fault`] breaks one rule, so that each property is known to be able to fail.
 
 pub mod bounds;
 pub mod fault;
 pub mod lease;
+pub mod plant;
 pub mod quota;
 pub mod verdict;
 pub mod window;
 
 pub use fault::Fault;
+pub use plant::Plant;
 pub use verdict::{Verdict, check, refute};

@@ -4,6 +4,9 @@
 //! than it may do. Holders that left no trace are fresh again, so there is no end to generations. Time passes for all
 //! at once, in ticks; a lease is [`TTL`] of them. Nothing bounds the number of statements: all of it is walked.
 //!
+//! **Written again here:** all of it. The statements are SQL; and what a holder decides (`dispatch`'s `quota/holder.rs`) is
+//! a few comparisons between wake-ups, timers and locks, not yet a thing by itself as the ledger is.
+//!
 //! Left out: other keys, limits that change, a registration whose answer is lost (it holds nothing), a second renewal
 //! while one that was given up still runs (both move the lease forward only).
 
@@ -15,6 +18,16 @@ use stateright::{Model, Property};
 use crate::Fault;
 pub use action::Action;
 pub use holder::{Holder, Phase, Row};
+
+/// Property names that planted faults refer to.
+pub mod name {
+    /// Invariant 4.
+    pub const LIMITED: &str = "4: work of live holders never exceeds the limit";
+    /// Invariant 4.
+    pub const COUNTED: &str = "4: what a live holder runs is counted";
+    /// Invariant 4.
+    pub const IN_TIME: &str = "4: no grant is handed out after its lease";
+}
 
 /// Ticks of a lease. With fewer than two, none could be renewed across a tick.
 pub const TTL: u8 = 2;
@@ -104,14 +117,11 @@ impl Model for Quota {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(
-                "4: work of live holders never exceeds the limit",
-                |model: &Self, state: &State| state.running() <= model.limit,
-            ),
-            Property::always("4: what a live holder runs is counted", |_, state: &State| {
+            Property::always(name::LIMITED, |model: &Self, state: &State| state.running() <= model.limit),
+            Property::always(name::COUNTED, |_, state: &State| {
                 state.holders.iter().filter(|h| h.is_live()).all(|h| h.slots >= h.running)
             }),
-            Property::always("4: no grant is handed out after its lease", |_, state: &State| !state.late),
+            Property::always(name::IN_TIME, |_, state: &State| !state.late),
             Property::always("4: an idle holder has no slots", |_, state: &State| {
                 state.holders.iter().all(|h| !h.is_idle() || h.slots == 0)
             }),

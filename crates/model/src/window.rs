@@ -4,11 +4,19 @@
 //! window, under the time of the latest; the shorter one's keeps each. What was really spent is written down besides
 //! the logs, and judged by its own times.
 //!
+//! **Written again here:** all of it, since it is SQL.
+//!
 //! Left out: reservations that cost more than they reserved (they count whatever the limit), limits that change.
 
 use stateright::{Model, Property};
 
 use crate::Fault;
+
+/// Property names that planted faults refer to.
+pub mod name {
+    /// Invariant 4.
+    pub const LIMITED: &str = "4: no trailing window exceeds its limit";
+}
 
 /// One window.
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +245,7 @@ impl Model for Windows {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("4: no trailing window exceeds its limit", |model: &Self, state: &State| {
+            Property::always(name::LIMITED, |model: &Self, state: &State| {
                 model.all(state, |_, spent, limit| spent <= limit)
             }),
             Property::always("4: what was admitted is counted", |model: &Self, state: &State| {

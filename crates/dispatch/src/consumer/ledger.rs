@@ -2,24 +2,33 @@
 //!
 //! Everything here compares attempts, never keys alone: a retry may be committed, and its request dispatched
 //! again, before the retry's own bookkeeping runs.
+//!
+//! Public for `leasehold-model` alone, which walks through the protocol with ledgers in its states.
+
+mod parts;
 
 use std::collections::{BTreeMap, HashMap};
 
-use leasehold_store::{Dispatched, Flight, Lease, Reset, Stamp, Stamped};
+use leasehold_store::{Flight, Lease, Reset, Stamp, Stamped};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+pub use parts::Parts;
 
 type Key = (String, String);
 
 /// A partition held.
-#[derive(Debug)]
-struct Share {
-    epoch: i64,
-    draining_since: Option<Instant>,
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Of the lease.
+    pub epoch: i64,
+    /// None: it dispatches.
+    pub draining_since: Option<Instant>,
     /// Stale stamps may still appear until every transaction below the horizon has ended. The horizon is read
     /// after the takeover, so it lies above every dispatch that saw the former owner.
-    horizon: Option<u64>,
-    settled: bool,
+    pub horizon: Option<u64>,
+    /// A reset was final.
+    pub settled: bool,
 }
 
 /// A dispatch that something in this process will finish or hand back.
@@ -31,29 +40,34 @@ struct Tracked {
 
 /// A dispatch that nobody here works on any more, to be handed back.
 #[derive(Clone, Debug)]
-pub(crate) struct Orphan {
-    pub(crate) stamp: Stamp,
-    partition: i16,
+pub struct Orphan {
+    /// Of the dispatch.
+    pub stamp: Stamp,
+    /// Of the request.
+    pub partition: i16,
 }
 
 /// A poll's reply was lost: its stamps must be found and handed back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub struct Mark {
     /// Polls of earlier generations stamp nothing once this one is in the database.
-    pub(crate) generation: i64,
+    pub generation: i64,
     /// Read after the generation was written; none: not written yet.
-    pub(crate) horizon: Option<u64>,
+    pub horizon: Option<u64>,
 }
 
 /// What changed hands.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Synced {
-    pub(crate) gained: usize,
-    pub(crate) lost: usize,
+pub struct Synced {
+    /// Partitions whose epoch is new to us.
+    pub gained: usize,
+    /// Partitions that are no longer ours, or not under that epoch.
+    pub lost: usize,
 }
 
+/// What an owner remembers.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     shares: BTreeMap<i16, Share>,
     tracked: HashMap<Key, Tracked>,
     orphans: HashMap<Key, Orphan>,
@@ -66,6 +80,7 @@ fn key(stamp: &Stamp) -> Key {
 }
 
 impl Ledger {
+    /// Nothing.
     pub(crate) fn new() -> Self {
         Self {
             shares: BTreeMap::new(),
@@ -76,17 +91,18 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn generation(&self) -> i64 {
+    /// Of the polls that are sent.
+    pub fn generation(&self) -> i64 {
         self.generation
     }
 
     /// Follows a dispatch. The token fires when the dispatch is no longer ours. An older dispatch of the same
     /// request is lost by this one, and an orphan entry is spent.
-    pub(crate) fn track(&mut self, request: &Dispatched) -> CancellationToken {
+    pub fn track(&mut self, stamped: &Stamped) -> CancellationToken {
         let lost = CancellationToken::new();
-        let key = key(&request.stamped.stamp);
+        let key = key(&stamped.stamp);
         self.orphans.remove(&key);
-        let tracked = Tracked { stamped: request.stamped.clone(), lost: lost.clone() };
+        let tracked = Tracked { stamped: stamped.clone(), lost: lost.clone() };
         if let Some(older) = self.tracked.insert(key, tracked) {
             older.lost.cancel();
         }
@@ -94,7 +110,7 @@ impl Ledger {
     }
 
     /// The dispatch has ended, one way or the other. False when another one is tracked by now, or none.
-    pub(crate) fn settle(&mut self, stamp: &Stamp) -> bool {
+    pub fn settle(&mut self, stamp: &Stamp) -> bool {
         let key = key(stamp);
         if self.orphans.get(&key).is_some_and(|orphan| orphan.stamp.attempt == stamp.attempt) {
             self.orphans.remove(&key);
@@ -107,7 +123,7 @@ impl Ledger {
     }
 
     /// Nobody works on the dispatch any more: it is handed back at the next rebalance.
-    pub(crate) fn abandon(&mut self, stamp: &Stamp) -> bool {
+    pub fn abandon(&mut self, stamp: &Stamp) -> bool {
         let key = key(stamp);
         if !self.is_tracked(stamp) {
             return false;
@@ -123,13 +139,14 @@ impl Ledger {
         self.tracked.get(&key(stamp)).is_some_and(|t| t.stamped.stamp.attempt == stamp.attempt)
     }
 
-    pub(crate) fn orphans(&self) -> Vec<Stamp> {
+    /// To be handed back, in no order.
+    pub fn orphans(&self) -> Vec<Stamp> {
         self.orphans.values().map(|orphan| orphan.stamp.clone()).collect()
     }
 
     /// Takes over what the database says is ours. A new or changed epoch is a fresh share; what was dispatched
     /// under another one is lost.
-    pub(crate) fn sync(&mut self, leases: &[Lease], now: Instant) -> Synced {
+    pub fn sync(&mut self, leases: &[Lease], now: Instant) -> Synced {
         let before = std::mem::take(&mut self.shares);
         let mut synced = Synced::default();
         let mut kept = 0;
@@ -154,13 +171,13 @@ impl Ledger {
     }
 
     /// Adds partitions just acquired.
-    pub(crate) fn gain(&mut self, partition: i16, epoch: i64) {
+    pub fn gain(&mut self, partition: i16, epoch: i64) {
         self.shares.insert(partition, Share { epoch, draining_since: None, horizon: None, settled: false });
         self.drop_lost();
     }
 
     /// Forgets partitions just released.
-    pub(crate) fn release(&mut self, partitions: &[i16]) {
+    pub fn release(&mut self, partitions: &[i16]) {
         self.shares.retain(|partition, _| !partitions.contains(partition));
         self.drop_lost();
     }
@@ -179,13 +196,13 @@ impl Ledger {
     }
 
     /// Partitions on which stale stamps may still be found or appear.
-    pub(crate) fn unsettled(&self) -> Vec<i16> {
+    pub fn unsettled(&self) -> Vec<i16> {
         self.shares.iter().filter(|(_, share)| !share.settled).map(|(partition, _)| *partition).collect()
     }
 
     /// Takes note of a reset of `partitions`: it is final when it skipped nothing, and looked after everything
     /// had ended that could have seen the former owner.
-    pub(crate) fn note_reset(&mut self, partitions: &[i16], reset: Reset) {
+    pub fn note_reset(&mut self, partitions: &[i16], reset: Reset) {
         for partition in partitions {
             if let Some(share) = self.shares.get_mut(partition) {
                 let horizon = *share.horizon.get_or_insert(reset.xmax);
@@ -195,17 +212,18 @@ impl Ledger {
     }
 
     /// A poll's outcome is not known.
-    pub(crate) fn mark(&mut self) {
+    pub fn mark(&mut self) {
         self.generation += 1;
         self.mark = Some(Mark { generation: self.generation, horizon: None });
     }
 
-    pub(crate) fn marked(&self) -> Option<Mark> {
+    /// What is to be reconciled.
+    pub fn marked(&self) -> Option<Mark> {
         self.mark
     }
 
     /// Stamps that the database has as ours and nobody here knows.
-    pub(crate) fn unknown(&self, flight: &Flight) -> Vec<Stamp> {
+    pub fn unknown(&self, flight: &Flight) -> Vec<Stamp> {
         let orphaned =
             |stamp: &Stamp| self.orphans.get(&key(stamp)).is_some_and(|o| o.stamp.attempt == stamp.attempt);
         let unknown = |stamp: &&Stamp| !self.is_tracked(stamp) && !orphaned(stamp);
@@ -214,7 +232,7 @@ impl Ledger {
 
     /// A reconciliation of `mark` handed back what it found. It was the last one when every poll of an earlier
     /// generation had ended by then.
-    pub(crate) fn note_reconciled(&mut self, mark: Mark, flight: &Flight) {
+    pub fn note_reconciled(&mut self, mark: Mark, flight: &Flight) {
         let Some(current) = self.mark.as_mut().filter(|m| m.generation == mark.generation) else { return };
         let horizon = *current.horizon.get_or_insert(flight.xmax);
         if flight.xmin >= horizon {
@@ -222,20 +240,23 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn shares(&self) -> usize {
+    /// Partitions held, draining ones included.
+    pub fn shares(&self) -> usize {
         self.shares.len()
     }
 
     /// Partitions that dispatch.
-    pub(crate) fn active(&self) -> usize {
+    pub fn active(&self) -> usize {
         self.shares.values().filter(|share| share.draining_since.is_none()).count()
     }
 
-    pub(crate) fn dispatches(&self, partition: i16) -> bool {
+    /// Ours, and not draining.
+    pub fn dispatches(&self, partition: i16) -> bool {
         self.shares.get(&partition).is_some_and(|share| share.draining_since.is_none())
     }
 
-    pub(crate) fn in_flight(&self) -> usize {
+    /// Dispatches tracked.
+    pub fn in_flight(&self) -> usize {
         self.tracked.len()
     }
 
@@ -249,7 +270,7 @@ impl Ledger {
     }
 
     /// Draining partitions that may go: nothing is in flight, or they have drained for `timeout`.
-    pub(crate) fn drained(&self, timeout: std::time::Duration, now: Instant) -> Vec<i16> {
+    pub fn drained(&self, timeout: std::time::Duration, now: Instant) -> Vec<i16> {
         let counts = self.in_flight_by_partition();
         let may_go = |(partition, share): &(&i16, &Share)| {
             share
@@ -260,7 +281,7 @@ impl Ledger {
     }
 
     /// `count` active partitions to drain: fewest in flight first, ties to the highest number.
-    pub(crate) fn surplus(&self, count: usize) -> Vec<i16> {
+    pub fn surplus(&self, count: usize) -> Vec<i16> {
         let counts = self.in_flight_by_partition();
         let mut active: Vec<i16> = self
             .shares
@@ -276,7 +297,7 @@ impl Ledger {
     }
 
     /// Up to `count` draining partitions, lowest number first.
-    pub(crate) fn draining(&self, count: usize) -> Vec<i16> {
+    pub fn draining(&self, count: usize) -> Vec<i16> {
         self.shares
             .iter()
             .filter(|(_, share)| share.draining_since.is_some())
@@ -285,7 +306,8 @@ impl Ledger {
             .collect()
     }
 
-    pub(crate) fn set_draining(&mut self, partitions: &[i16], draining: bool, now: Instant) {
+    /// Takes note of a drain, or of its end.
+    pub fn set_draining(&mut self, partitions: &[i16], draining: bool, now: Instant) {
         for partition in partitions {
             if let Some(share) = self.shares.get_mut(partition) {
                 share.draining_since = draining.then_some(now);

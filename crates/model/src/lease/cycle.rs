@@ -1,72 +1,28 @@
 //! What an owner does under its cycle lock besides polling, and what befalls it; here the reconciliations and hand-backs.
 //!
-//! Steps of a beat may come in any order and number that the ledger allows, except that partitions are acquired,
-//! released and reset after a heartbeat was heard, with no poll between.
+//! The statements of a beat may come in any order and number that the ledger allows. Where there are more partitions
+//! than one, a heartbeat that was heard comes first, with no poll between: an acquire whose answer was lost has given its
+//! owner a partition of which the ledger does not know, and it would forget what a poll found there.
 
 use super::{
     Lease, MAX, beat,
+    ledger::{Call, Told},
+    owner::Cycle,
     state::{Action, Request, State},
     statement::{Progress, Verb, Write},
     swift,
 };
+use crate::Fault;
 
-/// What holds the cycle lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cycle {
-    /// Nothing.
-    Free,
-    /// A poll.
-    Polling,
-    /// The generation was written, or no membership was there.
-    Fenced(bool),
-    /// Stamps were read: attempts by request, 0 where there is none.
-    Seen {
-        /// Stamped with the partition's epoch.
-        attempts: [u8; MAX],
-        /// Polls that must have ended before a look is the last.
-        horizon: u16,
-        /// They had, when this one's snapshot was taken.
-        last: bool,
-        /// As before.
-        fenced: bool,
-    },
-    /// A heartbeat was committed; what it says by partition, 0 where it is not ours.
-    Beaten([u8; MAX]),
-    /// It was heard.
-    Synced,
-    /// An acquire was committed.
-    Acquired {
-        /// Which.
-        p: usize,
-        /// Its new epoch.
-        epoch: u8,
-    },
-}
+const EITHER: [bool; 2] = [true, false];
 
-impl Cycle {
-    pub(super) fn attempts(self) -> [u8; MAX] {
-        match self {
-            Self::Seen { attempts, .. } => attempts,
-            _ => [0; MAX],
-        }
-    }
-
-    pub(super) fn forget(&mut self, running: u16) {
-        if let Self::Seen { horizon, .. } = self {
-            *horizon &= running;
-        }
-    }
-}
-
-/// What may happen besides statements.
+/// What may happen besides polls and writes.
 pub(super) fn actions(model: &Lease, state: &State, actions: &mut Vec<Action>) {
-    for (p, partition) in state.partitions.iter().enumerate() {
-        if partition.live {
-            actions.push(Action::Lapse { p });
-        }
+    for r in (0..model.requests).filter(|r| state.requests[*r].row == Request::Parked) {
+        actions.push(Action::Due { r });
     }
     for (o, owner) in state.owners.iter().enumerate() {
-        if owner.member != 0 && !(0..state.partitions.len()).any(|p| state.owns(o, p)) {
+        if owner.member != 0 && !(0..model.partitions).any(|p| state.owns(o, p)) {
             actions.push(Action::Forget { o });
         }
         if owner.late_beat != 0 {
@@ -75,11 +31,11 @@ pub(super) fn actions(model: &Lease, state: &State, actions: &mut Vec<Action>) {
         if owner.late_join != 0 {
             actions.push(Action::RunLateJoin { o });
         }
-        for (p, partition) in state.partitions.iter().enumerate() {
+        for p in 0..model.partitions {
             if owner.late_release & 1 << p != 0 {
                 actions.push(Action::RunLateRelease { o, p });
             }
-            if owner.late_acquire && !partition.live && partition.epoch < model.epochs {
+            if owner.late_acquire && state.partitions[p].epoch < model.epochs {
                 actions.push(Action::RunLateAcquire { o, p });
             }
         }
@@ -100,59 +56,83 @@ fn of_owner(model: &Lease, state: &State, o: usize, actions: &mut Vec<Action>) {
     let room = state.writes.len() < model.writes;
     match owner.cycle {
         Cycle::Polling => {}
+        Cycle::Seen { attempts, .. } => {
+            actions.extend(EITHER.map(|heard| Action::HandBackUnknown { o, heard }));
+            if room && attempts != [0; MAX] {
+                actions.push(Action::DelayUnknown { o });
+            }
+        }
         Cycle::Free => {
-            actions.push(Action::Beat { o });
+            actions.extend(EITHER.map(|heard| Action::Beat { o, heard }));
             if model.late_beats && owner.late_beat == 0 {
                 actions.push(Action::DelayBeat { o });
             }
             if model.late_beats && model.joins && owner.member == 0 && owner.late_join == 0 {
                 actions.push(Action::DelayJoin { o });
             }
-            if owner.orphans != [0; MAX] {
-                actions.extend([true, false].map(|heard| Action::HandBackOrphans { o, heard }));
+            if owner.memory.orphans != [0; MAX] {
+                actions.extend(EITHER.map(|heard| Action::HandBackOrphans { o, heard }));
                 if room {
                     actions.push(Action::DelayHandBack { o });
                 }
             }
-            if owner.mark.is_some() {
-                actions.push(Action::Fence { o });
+            if owner.memory.mark.is_some() {
+                actions.extend([Action::Fence { o }, Action::Look { o }]);
             }
-        }
-        Cycle::Fenced(_) => actions.extend([Action::LookInFlight { o }, Action::EndCycle { o }]),
-        Cycle::Seen { attempts, .. } => {
-            actions.extend([true, false].map(|heard| Action::HandBackUnknown { o, heard }));
-            if room && attempts != [0; MAX] {
-                actions.push(Action::DelayUnknown { o });
-            }
-        }
-        Cycle::Beaten(_) => actions.extend([Action::HearBeat { o }, Action::EndCycle { o }]),
-        Cycle::Acquired { .. } => actions.extend([Action::HearAcquire { o }, Action::EndCycle { o }]),
-        Cycle::Synced => {
-            actions.push(Action::EndCycle { o });
-            if model.late_leases && !owner.late_acquire {
-                actions.push(Action::DelayAcquire { o });
-            }
-            for (p, partition) in state.partitions.iter().enumerate() {
-                if owner.shares[p].is_some() {
-                    actions.extend([true, false].map(|heard| Action::Release { o, p, heard }));
-                    if model.late_leases && owner.late_release & 1 << p == 0 {
-                        actions.push(Action::DelayRelease { o, p });
-                    }
-                }
-                if !partition.live && partition.epoch < model.epochs {
-                    actions.push(Action::Acquire { o, p });
-                }
-            }
-            if (0..MAX).any(|p| owner.unsettled(p)) {
-                actions.extend([true, false].map(|heard| Action::Reset { o, heard }));
+            if model.partitions == 1 || owner.synced {
+                of_leases(model, state, o, actions);
             }
         }
     }
 }
 
+fn of_leases(model: &Lease, state: &State, o: usize, actions: &mut Vec<Action>) {
+    let owner = &state.owners[o];
+    if model.late_leases && !owner.late_acquire {
+        actions.push(Action::DelayAcquire { o });
+    }
+    for p in 0..model.partitions {
+        if let Some(share) = owner.memory.shares[p] {
+            if let Some(late) = may_release(model, state, o, p) {
+                actions.extend(EITHER.map(|heard| Action::Release { o, p, late, heard }));
+                if model.late_leases && owner.late_release & 1 << p == 0 {
+                    actions.push(Action::DelayRelease { o, p });
+                }
+            }
+            if model.drains {
+                let draining = !share.draining;
+                actions.extend(EITHER.map(|heard| Action::Drain { o, p, draining, heard }));
+            }
+        }
+        if state.partitions[p].epoch < model.epochs {
+            actions.extend(EITHER.map(|heard| Action::Acquire { o, p, heard }));
+        }
+    }
+    if owner.ask(model, Call::Unsettled).partitions != 0 {
+        let stale = beat::stale(model, state, o);
+        let skips = if model.skips { 0..=stale } else { 0..=0 };
+        for skipped in skips.filter(|skipped| skipped & !stale == 0) {
+            actions.extend(EITHER.map(|heard| Action::Reset { o, skipped, heard }));
+        }
+    }
+}
+
+/// Whether a partition may be released, and whether only because the time of its drain is up. Without drains that
+/// may always be.
+pub(super) fn may_release(model: &Lease, state: &State, o: usize, p: usize) -> Option<bool> {
+    let drained = |late| state.owners[o].ask(model, Call::Drained { late }).has(p);
+    if !model.drains {
+        return Some(true);
+    }
+    match drained(true) {
+        true => Some(!drained(false) && !model.broken(Fault::DrainRobs)),
+        false => None,
+    }
+}
+
 pub(super) fn step(model: &Lease, state: &mut State, action: Action) {
     match action {
-        Action::Lapse { p } => state.partitions[p].live = false,
+        Action::Due { r } => state.requests[r].row = Request::Pending,
         Action::Forget { o } => state.owners[o].member = 0,
         Action::Crash { o } => {
             state.owners[o].crash();
@@ -160,59 +140,68 @@ pub(super) fn step(model: &Lease, state: &mut State, action: Action) {
             state.writes.iter_mut().filter(|w| usize::from(w.owner) == o).for_each(|w| w.awaited = false);
         }
         Action::HandBackOrphans { o, heard } => {
-            for (r, attempt) in orphans(state, o) {
+            for (r, attempt) in orphans(model, state, o).stamps() {
                 state.undispatch(model, o, r, attempt);
                 if heard {
                     state.owners[o].settle(model, r, attempt);
                 }
             }
         }
-        Action::DelayHandBack { o } => orphans(state, o).into_iter().for_each(|stamp| delay(state, o, stamp)),
+        Action::DelayHandBack { o } => delay(state, o, orphans(model, state, o)),
         Action::Fence { o } => {
-            let owner = &mut state.owners[o];
-            let Some(mark) = owner.mark else { return };
-            let mut fenced = mark.horizon.is_some();
-            if !fenced && owner.member != 0 {
-                owner.member = owner.member.max(mark.generation);
-                fenced = true;
-            }
-            owner.cycle = Cycle::Fenced(fenced);
+            fence(state, o);
         }
-        Action::LookInFlight { o } => look_in_flight(model, state, o),
+        Action::Look { o } => look(model, state, o),
         Action::HandBackUnknown { o, heard } => hand_back_unknown(model, state, o, heard),
         Action::DelayUnknown { o } => {
-            unknown(model, state, o).into_iter().for_each(|stamp| delay(state, o, stamp));
+            if let Cycle::Seen { attempts, .. } = state.owners[o].cycle {
+                delay(state, o, state.owners[o].unknown(model, attempts));
+            }
             state.owners[o].cycle = Cycle::Free;
         }
-        Action::EndCycle { o } => state.owners[o].cycle = Cycle::Free,
         _ => beat::step(model, state, action),
     }
 }
 
-fn orphans(state: &State, o: usize) -> Vec<(usize, u8)> {
-    let orphans = state.owners[o].orphans.into_iter().enumerate();
-    orphans.filter(|(_, attempt)| *attempt != 0).collect()
+fn orphans(model: &Lease, state: &State, o: usize) -> Told {
+    state.owners[o].ask(model, Call::Orphans)
 }
 
-/// A hand-back that is given up before it runs.
-fn delay(state: &mut State, o: usize, (request, attempt): (usize, u8)) {
-    let write = Write {
-        owner: u8::from(o == 1),
-        request,
-        attempt,
-        verb: Verb::HandBack,
-        stage: Progress::Sent,
-        awaited: false,
-    };
-    if !state.writes.contains(&write) {
-        state.writes.push(write);
+/// Hand-backs that are given up before they run.
+fn delay(state: &mut State, o: usize, stamps: Told) {
+    for (request, attempt) in stamps.stamps() {
+        let write = Write {
+            owner: u8::from(o == 1),
+            request,
+            attempt,
+            verb: Verb::HandBack,
+            stage: Progress::Sent,
+            awaited: false,
+        };
+        if !state.writes.contains(&write) {
+            state.writes.push(write);
+        }
     }
 }
 
-fn look_in_flight(model: &Lease, state: &mut State, o: usize) {
-    let Cycle::Fenced(fenced) = state.owners[o].cycle else { return };
+/// `set_generation`, where it was not called before: whether the membership has it.
+fn fence(state: &mut State, o: usize) -> bool {
+    let owner = &mut state.owners[o];
+    let Some(mark) = owner.memory.mark else { return false };
+    if mark.horizon.is_none() && owner.member != 0 {
+        owner.member = owner.member.max(mark.generation);
+        return true;
+    }
+    mark.horizon.is_some()
+}
+
+/// A reconciliation up to what it reads: two statements in one step. What happens between them may as well have
+/// happened after the second, if it is a late poll that looks (the first keeps it out) or an end of the membership (which
+/// the second does not read), or else before the first, since it does not read the membership.
+fn look(model: &Lease, state: &mut State, o: usize) {
+    let fenced = fence(state, o);
     let mut attempts = [0; MAX];
-    for (r, request) in state.requests.iter().enumerate() {
+    for (r, request) in state.requests.iter().enumerate().take(model.requests) {
         let p = model.partition_of(r);
         if let Request::InFlight { epoch, attempt } = request.row
             && state.owns(o, p)
@@ -221,25 +210,17 @@ fn look_in_flight(model: &Lease, state: &mut State, o: usize) {
             attempts[r] = attempt;
         }
     }
-    let running = state.running();
-    let horizon = state.owners[o].mark.and_then(|mark| mark.horizon).unwrap_or(running);
-    state.owners[o].cycle = Cycle::Seen { attempts, horizon, last: horizon & running == 0, fenced };
-}
-
-fn unknown(model: &Lease, state: &State, o: usize) -> Vec<(usize, u8)> {
-    let owner = &state.owners[o];
-    let stamped = owner.cycle.attempts().into_iter().enumerate();
-    stamped.filter(|(r, attempt)| *attempt != 0 && owner.misses(model, *r, *attempt)).collect()
+    let (xmin, xmax) = state.snapshot();
+    state.owners[o].cycle = Cycle::Seen { attempts, xmin, xmax, fenced };
 }
 
 fn hand_back_unknown(model: &Lease, state: &mut State, o: usize, heard: bool) {
-    for (r, attempt) in unknown(model, state, o) {
+    let Cycle::Seen { attempts, xmin, xmax, fenced } = state.owners[o].cycle else { return };
+    for (r, attempt) in state.owners[o].unknown(model, attempts).stamps() {
         state.undispatch(model, o, r, attempt);
     }
-    if let Cycle::Seen { horizon, last, fenced: true, .. } = state.owners[o].cycle
-        && heard
-    {
-        state.owners[o].note_reconciled(horizon, last);
+    if fenced && heard {
+        state.owners[o].call(model, Call::NoteReconciled { xmin, xmax });
     }
     state.owners[o].cycle = Cycle::Free;
 }

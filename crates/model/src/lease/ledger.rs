@@ -1,15 +1,30 @@
-//! What an owner remembers: `dispatch`'s ledger, in small.
+//! The product's own ledger, in states of the model: laid out small between two steps, made whole for each.
+//!
+//! Whatever an owner notes and decides about shares, attempts, orphans, marks and horizons is done by
+//! [`leasehold_dispatch::ledger::Ledger`]; nothing of it is written again here, and the faults stand around it. A ledger
+//! answers the same whenever it is asked the same, so each question is put to it once.
 
-use super::{Lease, MAX, cycle::Cycle};
-use crate::Fault;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
+
+use leasehold_dispatch::ledger::{self, Ledger, Orphan, Parts};
+use leasehold_store::{Flight, Reset, Stamp, Stamped};
+
+use super::MAX;
 
 /// A partition held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share {
     /// Of the lease.
     pub epoch: u8,
-    /// Polls that must end before a reset is final; none: not reset yet.
-    pub horizon: Option<u16>,
+    /// It dispatches nothing.
+    pub draining: bool,
+    /// Transactions below must end before a reset is final; none: not reset yet.
+    pub horizon: Option<u8>,
     /// The reset was final.
     pub settled: bool,
 }
@@ -28,17 +43,13 @@ pub struct Tracked {
 pub struct Mark {
     /// Earlier ones stamp nothing once it is in the database.
     pub generation: u8,
-    /// Polls that must end before a reconciliation is the last; none: not looked yet.
-    pub horizon: Option<u16>,
+    /// Transactions below must end before a reconciliation is the last; none: not looked yet.
+    pub horizon: Option<u8>,
 }
 
-/// A process, and its row of `dispatchers`.
+/// All that a ledger holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner {
-    /// Not killed.
-    pub up: bool,
-    /// Of its polls, from 1.
-    pub generation: u8,
+pub struct Memory {
     /// By partition.
     pub shares: [Option<Share>; MAX],
     /// By request.
@@ -47,163 +58,255 @@ pub struct Owner {
     pub orphans: [u8; MAX],
     /// Something must be reconciled.
     pub mark: Option<Mark>,
-    /// What holds the cycle lock.
-    pub cycle: Cycle,
-    /// The generation in the database; 0: no row.
-    pub member: u8,
-    /// The generation of a heartbeat that was given up and may still run; 0: there is none.
-    pub late_beat: u8,
-    /// The same, of a join.
-    pub late_join: u8,
-    /// Its last join was heard, and no other sent since.
-    pub joined: bool,
-    /// So may an acquire.
-    pub late_acquire: bool,
-    /// Partitions (a bit each) that a release names which was given up and may still run.
-    pub late_release: u8,
+    /// Of its polls, from 1.
+    pub generation: u8,
 }
 
-impl Owner {
-    pub(super) fn new() -> Self {
-        Self {
-            up: true,
-            generation: 1,
-            shares: [None; MAX],
-            tracked: [None; MAX],
-            orphans: [0; MAX],
-            mark: None,
-            cycle: Cycle::Free,
-            member: 0,
-            late_beat: 0,
-            late_join: 0,
-            joined: false,
-            late_acquire: false,
-            late_release: 0,
+/// One call of the ledger. `p` is a partition, `r` a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "they bear the names of the ledger's own")]
+pub(super) enum Call {
+    Track {
+        r: usize,
+        stamp: Tracked,
+    },
+    Settle {
+        r: usize,
+        attempt: u8,
+    },
+    Abandon {
+        r: usize,
+        attempt: u8,
+    },
+    /// Epochs by partition, 0 where it is not ours; and whether it drains.
+    Sync([(u8, bool); MAX]),
+    Gain {
+        p: usize,
+        epoch: u8,
+    },
+    Release {
+        p: usize,
+    },
+    SetDraining {
+        p: usize,
+        draining: bool,
+    },
+    Unsettled,
+    /// Of everything unsettled.
+    NoteReset {
+        reset: u8,
+        found: u8,
+        xmin: u8,
+        xmax: u8,
+    },
+    Mark,
+    Orphans,
+    /// Which of these, by request, it does not know.
+    Unknown([u8; MAX]),
+    NoteReconciled {
+        xmin: u8,
+        xmax: u8,
+    },
+    Dispatching,
+    /// Whether the time of a drain is up.
+    Drained {
+        late: bool,
+    },
+}
+
+/// What a call returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Told {
+    /// Attempts by request, 0 for none.
+    pub(super) stamps: [u8; MAX],
+    /// A bit each.
+    pub(super) partitions: u8,
+}
+
+type Known = HashMap<(usize, Memory, Call), (Memory, Told)>;
+
+/// Beyond this many, answers are asked for anew.
+const KNOWN: usize = 1 << 20;
+
+thread_local! {
+    static ANSWERS: RefCell<Known> = RefCell::default();
+}
+
+/// When every drain began: only what has passed since matters, and that is the model's choice.
+static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+impl Memory {
+    pub(super) const NEW: Self =
+        Self { shares: [None; MAX], tracked: [None; MAX], orphans: [0; MAX], mark: None, generation: 1 };
+
+    /// Calls the ledger. Requests fall on `partitions` in turns.
+    pub(super) fn call(&mut self, partitions: usize, call: Call) -> Told {
+        let (memory, told) = ANSWERS.with_borrow_mut(|answers| {
+            if answers.len() > KNOWN {
+                answers.clear();
+            }
+            *answers.entry((partitions, *self, call)).or_insert_with(|| {
+                let mut ledger = Ledger::from(self.parts(partitions));
+                let told = perform(&mut ledger, partitions, call);
+                (Self::of(&Parts::from(ledger)), told)
+            })
+        });
+        *self = memory;
+        told
+    }
+
+    /// As [`Memory::call`], of what changes nothing.
+    pub(super) fn ask(mut self, partitions: usize, call: Call) -> Told {
+        self.call(partitions, call)
+    }
+
+    fn parts(&self, partitions: usize) -> Parts {
+        let shares = self.shares.iter().enumerate().filter_map(|(p, share)| Some((p, (*share)?)));
+        let shares: BTreeMap<i16, ledger::Share> = shares
+            .map(|(p, share)| {
+                let share = ledger::Share {
+                    epoch: share.epoch.into(),
+                    draining_since: share.draining.then(|| (*BEGAN).into()),
+                    horizon: share.horizon.map(u64::from),
+                    settled: share.settled,
+                };
+                (number(p), share)
+            })
+            .collect();
+        let tracked = self.tracked.iter().enumerate().filter_map(|(r, tracked)| Some((r, (*tracked)?)));
+        let orphans = self.orphans.iter().enumerate().filter(|(_, attempt)| **attempt != 0);
+        Parts {
+            shares,
+            tracked: tracked.map(|(r, tracked)| stamped(r, tracked, partitions)).collect(),
+            orphans: orphans
+                .map(|(r, a)| Orphan { stamp: stamp(r, *a), partition: number(r % partitions) })
+                .collect(),
+            mark: self.mark.map(|mark| ledger::Mark {
+                generation: mark.generation.into(),
+                horizon: mark.horizon.map(u64::from),
+            }),
+            generation: self.generation.into(),
         }
     }
 
-    /// The process is no more; what it wrote stays.
-    pub(super) fn crash(&mut self) {
-        let Self { member, late_beat, late_join, late_acquire, late_release, .. } = *self;
-        *self = Self { up: false, member, late_beat, late_join, late_acquire, late_release, ..Self::new() };
-    }
-
-    pub(super) fn track(&mut self, model: &Lease, r: usize, epoch: u8, attempt: u8) {
-        self.tracked[r] = Some(Tracked { epoch, attempt });
-        if !model.broken(Fault::PollKeepsOrphans) {
-            self.orphans[r] = 0;
+    fn of(parts: &Parts) -> Self {
+        let mut memory = Self {
+            mark: parts
+                .mark
+                .map(|mark| Mark { generation: small(mark.generation), horizon: mark.horizon.map(small) }),
+            generation: small(parts.generation),
+            ..Self::NEW
+        };
+        for (p, share) in &parts.shares {
+            memory.shares[small::<i16>(*p) as usize] = Some(Share {
+                epoch: small(share.epoch),
+                draining: share.draining_since.is_some(),
+                horizon: share.horizon.map(small),
+                settled: share.settled,
+            });
         }
-    }
-
-    pub(super) fn is_tracked(&self, r: usize, attempt: u8) -> bool {
-        self.tracked[r].is_some_and(|tracked| tracked.attempt == attempt)
-    }
-
-    pub(super) fn settle(&mut self, model: &Lease, r: usize, attempt: u8) {
-        if self.orphans[r] == attempt {
-            self.orphans[r] = 0;
+        for Stamped { stamp, epoch, .. } in &parts.tracked {
+            memory.tracked[place(stamp)] =
+                Some(Tracked { epoch: small(*epoch), attempt: small(stamp.attempt) });
         }
-        if self.is_tracked(r, attempt) || model.broken(Fault::CompletionIgnoresAttempt) {
-            self.tracked[r] = None;
+        for orphan in &parts.orphans {
+            memory.orphans[place(&orphan.stamp)] = small(orphan.stamp.attempt);
         }
+        memory
     }
+}
 
-    pub(super) fn abandon(&mut self, r: usize, attempt: u8) {
-        if self.is_tracked(r, attempt) {
-            self.tracked[r] = None;
-            self.orphans[r] = attempt;
+fn perform(ledger: &mut Ledger, partitions: usize, call: Call) -> Told {
+    let now = (*BEGAN).into();
+    match call {
+        Call::Track { r, stamp } => drop(ledger.track(&stamped(r, stamp, partitions))),
+        Call::Settle { r, attempt } => drop(ledger.settle(&stamp(r, attempt))),
+        Call::Abandon { r, attempt } => drop(ledger.abandon(&stamp(r, attempt))),
+        Call::Sync(leases) => {
+            let leases = leases.iter().enumerate().filter(|(_, (epoch, _))| *epoch != 0);
+            let leases: Vec<_> = leases
+                .map(|(p, (epoch, draining))| leasehold_store::Lease {
+                    partition: number(p),
+                    epoch: (*epoch).into(),
+                    draining: *draining,
+                })
+                .collect();
+            ledger.sync(&leases, now);
         }
-    }
-
-    /// Does not know a row stamped with `attempt`.
-    pub(super) fn misses(&self, model: &Lease, r: usize, attempt: u8) -> bool {
-        if model.broken(Fault::ReconcileTrustsKeys) {
-            return self.tracked[r].is_none() && self.orphans[r] == 0;
+        Call::Gain { p, epoch } => ledger.gain(number(p), epoch.into()),
+        Call::Release { p } => ledger.release(&[number(p)]),
+        Call::SetDraining { p, draining } => ledger.set_draining(&[number(p)], draining, now),
+        Call::Unsettled => return Told::of(&[], &ledger.unsettled()),
+        Call::NoteReset { reset, found, xmin, xmax } => {
+            let reset =
+                Reset { reset: reset.into(), found: found.into(), xmin: xmin.into(), xmax: xmax.into() };
+            ledger.note_reset(&ledger.unsettled(), reset);
         }
-        !self.is_tracked(r, attempt) && self.orphans[r] != attempt
-    }
-
-    /// Takes over what a heartbeat said: epochs by partition, 0 where it is not ours.
-    pub(super) fn sync(&mut self, model: &Lease, leases: [u8; MAX]) {
-        for (share, epoch) in std::iter::zip(&mut self.shares, leases) {
-            match share {
-                Some(share) if share.epoch == epoch => {}
-                _ => *share = (epoch != 0).then_some(Share { epoch, horizon: None, settled: false }),
+        Call::Mark => ledger.mark(),
+        Call::Orphans => return Told::of(&ledger.orphans(), &[]),
+        Call::Unknown(attempts) => {
+            return Told::of(&ledger.unknown(&flight(attempts, partitions, 0, 0)), &[]);
+        }
+        Call::NoteReconciled { xmin, xmax } => {
+            if let Some(mark) = ledger.marked() {
+                ledger.note_reconciled(mark, &flight([0; MAX], partitions, xmin, xmax));
             }
         }
-        self.drop_lost(model);
-    }
-
-    pub(super) fn gain(&mut self, model: &Lease, p: usize, epoch: u8) {
-        self.shares[p] = Some(Share { epoch, horizon: None, settled: false });
-        self.drop_lost(model);
-    }
-
-    pub(super) fn release(&mut self, model: &Lease, p: usize) {
-        self.shares[p] = None;
-        self.drop_lost(model);
-    }
-
-    fn drop_lost(&mut self, model: &Lease) {
-        for r in 0..MAX {
-            let share = self.shares[model.partition_of(r)];
-            self.tracked[r] = self.tracked[r].filter(|t| share.is_some_and(|s| s.epoch == t.epoch));
-            if share.is_none() {
-                self.orphans[r] = 0;
-            }
+        Call::Dispatching => {
+            let dispatching: Vec<i16> = (0..number(MAX)).filter(|p| ledger.dispatches(*p)).collect();
+            return Told::of(&[], if ledger.active() == 0 { &[] } else { &dispatching });
+        }
+        Call::Drained { late } => {
+            let timeout = if late { Duration::ZERO } else { Duration::MAX };
+            return Told::of(&[], &ledger.drained(timeout, now));
         }
     }
+    Told::default()
+}
 
-    /// A statement about leases that was given up may still run.
-    pub(super) fn is_late(&self) -> bool {
-        self.late_beat != 0 || self.late_join != 0 || self.late_acquire || self.late_release != 0
-    }
-
-    /// The partition is among those that are reset next.
-    pub(super) fn unsettled(&self, p: usize) -> bool {
-        self.shares[p].is_some_and(|share| !share.settled)
-    }
-
-    pub(super) fn note_reset(&mut self, model: &Lease, p: usize, running: u16) {
-        if let Some(share) = &mut self.shares[p] {
-            let horizon = *share.horizon.get_or_insert(running);
-            share.settled = running & horizon == 0 || model.broken(Fault::FirstResetIsFinal);
+impl Told {
+    fn of(stamps: &[Stamp], partitions: &[i16]) -> Self {
+        let mut told = Self::default();
+        for stamp in stamps {
+            told.stamps[place(stamp)] = small(stamp.attempt);
         }
+        told.partitions = partitions.iter().fold(0, |all, p| all | 1 << p);
+        told
     }
 
-    /// The generation of a join: none that was polled with.
-    pub(super) fn join(&mut self) -> u8 {
-        self.generation += 1;
-        self.joined = false;
-        if let Some(mark) = &mut self.mark {
-            *mark = Mark { generation: self.generation, horizon: None };
-        }
-        self.generation
+    pub(super) fn has(self, p: usize) -> bool {
+        self.partitions & 1 << p != 0
     }
 
-    pub(super) fn mark(&mut self) {
-        self.generation += 1;
-        self.mark = Some(Mark { generation: self.generation, horizon: None });
+    /// Requests and attempts.
+    pub(super) fn stamps(self) -> impl Iterator<Item = (usize, u8)> {
+        self.stamps.into_iter().enumerate().filter(|(_, attempt)| *attempt != 0)
     }
+}
 
-    pub(super) fn note_reconciled(&mut self, horizon: u16, last: bool) {
-        self.mark = self.mark.filter(|_| !last).map(|mark| Mark { horizon: Some(horizon), ..mark });
-    }
+fn flight(attempts: [u8; MAX], partitions: usize, xmin: u8, xmax: u8) -> Flight {
+    let seen = attempts.into_iter().enumerate().filter(|(_, attempt)| *attempt != 0);
+    let stamped = seen.map(|(r, attempt)| stamped(r, Tracked { epoch: 0, attempt }, partitions)).collect();
+    Flight { stamped, xmin: xmin.into(), xmax: xmax.into() }
+}
 
-    /// Attempts that it remembers.
-    pub(super) fn attempts(&self) -> impl Iterator<Item = u8> {
-        let tracked = self.tracked.into_iter().flatten().map(|tracked| tracked.attempt);
-        tracked.chain(self.orphans).chain(self.cycle.attempts())
-    }
+fn stamped(r: usize, Tracked { epoch, attempt }: Tracked, partitions: usize) -> Stamped {
+    Stamped { stamp: stamp(r, attempt), partition: number(r % partitions), epoch: epoch.into() }
+}
 
-    /// Polls that have ended are behind every horizon; a final reset needs none.
-    pub(super) fn forget(&mut self, running: u16) {
-        for share in self.shares.iter_mut().flatten() {
-            share.horizon = share.horizon.filter(|_| !share.settled).map(|horizon| horizon & running);
-        }
-        if let Some(Mark { horizon: Some(horizon), .. }) = &mut self.mark {
-            *horizon &= running;
-        }
-        self.cycle.forget(running);
-    }
+fn stamp(r: usize, attempt: u8) -> Stamp {
+    Stamp { id: char::from(b'0' + small::<usize>(r)).into(), token: String::new(), attempt: attempt.into() }
+}
+
+fn place(stamp: &Stamp) -> usize {
+    usize::from(stamp.id.as_bytes()[0] - b'0')
+}
+
+fn number(p: usize) -> i16 {
+    small::<usize>(p).into()
+}
+
+/// Nothing in a model is larger.
+fn small<T: TryInto<u8>>(number: T) -> u8 {
+    number.try_into().unwrap_or(u8::MAX)
 }

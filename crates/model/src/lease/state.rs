@@ -1,20 +1,20 @@
 //! The whole of it: what is in the database, what owners remember, what is on its way.
 
 use super::{
-    Lease, cycle,
-    ledger::Owner,
-    statement::{self, Poll, Stage, Verb, Write},
+    Lease, MAX, cycle,
+    owner::{Cycle, Owner},
+    statement::{self, Poll, Verb, Write},
 };
 
 /// A row of `partitions`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     /// Its place in [`State::owners`].
     pub owner: Option<u8>,
     /// 0: never owned.
     pub epoch: u8,
-    /// The lease has not lapsed.
-    pub live: bool,
+    /// Dispatches nothing.
+    pub draining: bool,
 }
 
 /// A row of `requests`.
@@ -22,6 +22,8 @@ pub struct Partition {
 pub enum Request {
     /// Nobody has it.
     Pending,
+    /// Nobody has it before it is due.
+    Parked,
     /// Stamped.
     InFlight {
         /// From 1.
@@ -42,55 +44,68 @@ pub struct Fate {
     pub results: u8,
 }
 
-/// Everything. Statements are sorted.
+/// What must never be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Breach {
+    /// Somebody wrote who was not the owner of the row's epoch when the statement looked.
+    Unlawful,
+    /// A parked row was dispatched before it was due.
+    Early,
+    /// A row was dispatched from a partition that was draining when the statement looked.
+    Drained,
+    /// A partition was released in time while its owner tracked something in it, or owed it.
+    Robbed,
+}
+
+/// Everything. Statements are sorted; places beyond the bounds are as they were.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct State {
     /// In the database.
-    pub partitions: Vec<Partition>,
+    pub partitions: [Partition; MAX],
     /// In the database.
-    pub requests: Vec<Fate>,
+    pub requests: [Fate; MAX],
     /// Processes, and their rows of `dispatchers`.
     pub owners: [Owner; 2],
     /// On their way.
     pub polls: Vec<Poll>,
     /// On their way.
     pub writes: Vec<Write>,
-    /// Attempts drawn.
-    pub attempts: u8,
-    /// Somebody wrote who was not the owner of the row's epoch when the statement looked.
-    pub unlawful: bool,
+    /// The first.
+    pub breach: Option<Breach>,
 }
 
-/// One step. `o` is an owner's place, `p` a partition's, `r` a request's, `i` a statement's among those of its kind.
+/// One step. `o` is an owner's place, `p` a partition's, `r` a request's, `i` a statement's among those of its kind;
+/// `heard` is whether its answer comes, `found` and `skipped` are requests, a bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the module of each says what it does")]
 pub enum Action {
-    Lapse { p: usize },
+    Due { r: usize },
     Forget { o: usize },
     Crash { o: usize },
     HandBackOrphans { o: usize, heard: bool },
     DelayHandBack { o: usize },
     Fence { o: usize },
-    LookInFlight { o: usize },
+    Look { o: usize },
     HandBackUnknown { o: usize, heard: bool },
     DelayUnknown { o: usize },
-    Beat { o: usize },
+    Beat { o: usize, heard: bool },
     DelayBeat { o: usize },
     RunLateBeat { o: usize },
     DelayJoin { o: usize },
     RunLateJoin { o: usize },
-    HearBeat { o: usize },
-    Reset { o: usize, heard: bool },
-    Release { o: usize, p: usize, heard: bool },
+    Reset { o: usize, skipped: u8, heard: bool },
+    Drain { o: usize, p: usize, draining: bool, heard: bool },
+    Release { o: usize, p: usize, late: bool, heard: bool },
     DelayRelease { o: usize, p: usize },
     RunLateRelease { o: usize, p: usize },
     DelayAcquire { o: usize },
     RunLateAcquire { o: usize, p: usize },
-    Acquire { o: usize, p: usize },
-    HearAcquire { o: usize },
-    EndCycle { o: usize },
-    Poll { o: usize },
-    RunPoll { i: usize },
+    Acquire { o: usize, p: usize, heard: bool },
+    Poll { o: usize, found: u8 },
+    DelayPoll { o: usize },
+    RunLatePoll { i: usize, found: u8 },
+    BindPoll { i: usize },
+    CommitPoll { i: usize },
     HearPoll { i: usize },
     LosePoll { i: usize },
     Write { o: usize, r: usize, verb: Verb },
@@ -103,10 +118,11 @@ impl Action {
     /// Whose choice it is, where an owner's.
     pub(super) fn owner(self) -> Option<usize> {
         match self {
-            Self::Beat { o }
+            Self::Beat { o, .. }
+            | Self::Drain { o, .. }
             | Self::Release { o, .. }
             | Self::Acquire { o, .. }
-            | Self::Poll { o }
+            | Self::Poll { o, .. }
             | Self::Write { o, .. } => Some(o),
             _ => None,
         }
@@ -114,15 +130,14 @@ impl Action {
 }
 
 impl State {
-    pub(super) fn new(partitions: usize, requests: usize) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            partitions: vec![Partition { owner: None, epoch: 0, live: false }; partitions],
-            requests: vec![Fate { row: Request::Pending, results: 0 }; requests],
-            owners: [Owner::new(), Owner::new()],
+            partitions: [Partition::default(); MAX],
+            requests: [Fate { row: Request::Pending, results: 0 }; MAX],
+            owners: [Owner::NEW; 2],
             polls: Vec::new(),
             writes: Vec::new(),
-            attempts: 0,
-            unlawful: false,
+            breach: None,
         }
     }
 
@@ -130,7 +145,10 @@ impl State {
     pub(super) fn step(&mut self, model: &Lease, action: Action) {
         match action {
             Action::Poll { .. }
-            | Action::RunPoll { .. }
+            | Action::DelayPoll { .. }
+            | Action::RunLatePoll { .. }
+            | Action::BindPoll { .. }
+            | Action::CommitPoll { .. }
             | Action::HearPoll { .. }
             | Action::LosePoll { .. }
             | Action::Write { .. }
@@ -146,100 +164,62 @@ impl State {
         self.partitions[p].owner.map(usize::from) == Some(o)
     }
 
-    /// Polls that have a transaction id and have not ended, one bit each.
-    pub(super) fn running(&self) -> u16 {
-        let runs = |poll: &&Poll| !matches!(poll.stage, Stage::Sent | Stage::Done { .. });
-        self.polls.iter().filter(runs).fold(0, |all, poll| all | 1 << poll.attempt)
+    /// The number that a transaction would get now.
+    pub(super) fn next_transaction(&self) -> u8 {
+        let horizons = self.owners.iter().flat_map(horizons);
+        horizons.chain(self.polls.iter().map(|poll| poll.transaction)).max().unwrap_or(0) + 1
     }
 
-    /// The fence of acks, retries and hand-backs; the row's epoch.
-    pub(super) fn fence(&self, model: &Lease, o: usize, r: usize, attempt: u8) -> Option<u8> {
-        let p = model.partition_of(r);
-        match self.requests[r].row {
-            Request::InFlight { epoch, attempt: current }
-                if current == attempt && self.owns(o, p) && self.partitions[p].epoch == epoch =>
-            {
-                Some(epoch)
-            }
-            _ => None,
-        }
+    /// Of a snapshot taken now: everything below the first has ended, and nothing has a number from the second on.
+    pub(super) fn snapshot(&self) -> (u8, u8) {
+        let next = self.next_transaction();
+        let running = self.polls.iter().map(|poll| poll.transaction).filter(|number| *number != 0);
+        (running.min().unwrap_or(next), next)
     }
 
-    /// `undispatch`, at one go.
-    pub(super) fn undispatch(&mut self, model: &Lease, o: usize, r: usize, attempt: u8) {
-        if self.fence(model, o, r, attempt).is_some() {
-            self.requests[r].row = Request::Pending;
-        }
-    }
-
-    /// One of all states that differ in nothing that matters.
-    pub(super) fn canonical(mut self, told_apart: bool) -> Self {
-        self.polls.retain(|poll| poll.awaited || !matches!(poll.stage, Stage::Done { .. }));
-        self.writes.retain(|write| write.awaited || write.stage != statement::Progress::Done);
-        self.forget_attempts();
-        let running = self.running();
-        for n in 0..self.owners.len() {
-            self.owners[n].forget(running);
-            self.renumber_generations(n);
-            let named = |o: u8| usize::from(o) == n;
-            let traced = self.partitions.iter().any(|p| p.owner.is_some_and(named))
-                || self.polls.iter().any(|p| named(p.owner))
-                || self.writes.iter().any(|w| named(w.owner));
-            let owner = &self.owners[n];
-            if !owner.up && !traced && owner.member == 0 && !owner.is_late() {
-                self.owners[n] = Owner::new();
-            }
-        }
-        self.polls.sort_unstable();
-        self.writes.sort_unstable();
-        if told_apart {
-            return self;
-        }
-        let other = self.swapped();
-        self.min(other)
-    }
-
-    /// Numbers from the end that nothing bears are drawn again.
-    fn forget_attempts(&mut self) {
+    /// The lowest that nothing bears.
+    pub(super) fn fresh_attempt(&self) -> u8 {
         let stamped = self.requests.iter().filter_map(|r| match r.row {
             Request::InFlight { attempt, .. } => Some(attempt),
             _ => None,
         });
-        let remembered = self.owners.iter().flat_map(Owner::attempts);
-        let written = self.writes.iter().map(|w| w.attempt);
-        let polled = self.polls.iter().map(|p| p.attempt);
-        self.attempts = stamped.chain(remembered).chain(written).chain(polled).max().unwrap_or(0);
+        let remembered = self.owners.iter().flat_map(attempts);
+        let under_way = self.writes.iter().map(|w| w.attempt).chain(self.polls.iter().map(|p| p.attempt));
+        let borne = stamped.chain(remembered).chain(under_way).fold(1_u64, |all, a| all | 1 << a);
+        borne.trailing_ones().to_le_bytes()[0]
     }
 
-    /// Only their order matters: they count from 1 without gaps.
-    fn renumber_generations(&mut self, n: usize) {
-        let polls = || self.polls.iter().filter(|poll| usize::from(poll.owner) == n);
-        let owner = &self.owners[n];
-        let mut all: Vec<u8> = polls().map(|poll| poll.generation).collect();
-        all.extend([owner.generation, owner.member, owner.late_beat, owner.late_join]);
-        all.retain(|generation| *generation != 0);
-        all.sort_unstable();
-        all.dedup();
-        let rank =
-            |old: &mut u8| *old = all.iter().position(|g| g == old).map_or(0, |i| i + 1).to_le_bytes()[0];
-        let owner = &mut self.owners[n];
-        let told = [&mut owner.member, &mut owner.late_beat, &mut owner.late_join];
-        told.into_iter().chain([&mut owner.generation]).for_each(rank);
-        if let Some(mark) = &mut owner.mark {
-            mark.generation = owner.generation;
+    /// The fence of acks, retries and hand-backs.
+    pub(super) fn fence(&self, model: &Lease, o: usize, r: usize, attempt: u8) -> bool {
+        let p = model.partition_of(r);
+        let current = Request::InFlight { epoch: self.partitions[p].epoch, attempt };
+        self.requests[r].row == current && self.owns(o, p)
+    }
+
+    /// `undispatch`, at one go.
+    pub(super) fn undispatch(&mut self, model: &Lease, o: usize, r: usize, attempt: u8) {
+        if self.fence(model, o, r, attempt) {
+            self.requests[r].row = Request::Pending;
         }
-        let polls = self.polls.iter_mut().filter(|poll| usize::from(poll.owner) == n);
-        polls.map(|poll| &mut poll.generation).for_each(rank);
     }
+}
 
-    fn swapped(&self) -> Self {
-        let mut other = self.clone();
-        other.owners.swap(0, 1);
-        other.partitions.iter_mut().filter_map(|p| p.owner.as_mut()).for_each(|o| *o = 1 - *o);
-        other.polls.iter_mut().for_each(|p| p.owner = 1 - p.owner);
-        other.writes.iter_mut().for_each(|w| w.owner = 1 - w.owner);
-        other.polls.sort_unstable();
-        other.writes.sort_unstable();
-        other
-    }
+/// Attempts that an owner remembers.
+pub(super) fn attempts(owner: &Owner) -> impl Iterator<Item = u8> {
+    let tracked = owner.memory.tracked.into_iter().flatten().map(|tracked| tracked.attempt);
+    let seen = match owner.cycle {
+        Cycle::Seen { attempts, .. } => attempts,
+        _ => [0; MAX],
+    };
+    tracked.chain(owner.memory.orphans).chain(seen)
+}
+
+/// Horizons that an owner waits for.
+pub(super) fn horizons(owner: &Owner) -> impl Iterator<Item = u8> {
+    let seen = match owner.cycle {
+        Cycle::Seen { xmax, .. } => Some(xmax),
+        _ => None,
+    };
+    let shares = owner.memory.shares.into_iter().flatten().filter_map(|share| share.horizon);
+    shares.chain(owner.memory.mark.and_then(|mark| mark.horizon)).chain(seen)
 }

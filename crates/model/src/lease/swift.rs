@@ -2,10 +2,11 @@
 //! everything happens; and from any state they show the way to the end.
 
 use super::{
-    Lease, MAX,
-    cycle::Cycle,
+    Lease,
+    ledger::Call,
+    owner::Cycle,
     state::{Action, Request, State},
-    statement::Verb,
+    statement::{Verb, finds},
 };
 
 /// Rounds in which every owner beats, polls and acks once. One reconciles and resets, one polls, one acks.
@@ -14,67 +15,67 @@ const ROUNDS: usize = 4;
 /// What a swift owner may do.
 pub(super) fn actions(model: &Lease, state: &State, o: usize, actions: &mut Vec<Action>) {
     let owner = &state.owners[o];
-    actions.push(Action::Beat { o });
-    for (p, partition) in state.partitions.iter().enumerate() {
-        if owner.shares[p].is_some() {
-            actions.push(Action::Release { o, p, heard: true });
+    actions.push(Action::Beat { o, heard: true });
+    for p in 0..model.partitions {
+        if owner.memory.shares[p].is_some() {
+            actions.push(Action::Release { o, p, late: true, heard: true });
         }
-        if !partition.live && partition.epoch < model.epochs {
-            actions.push(Action::Acquire { o, p });
+        if !state.owns(o, p) && state.partitions[p].epoch < model.epochs {
+            actions.push(Action::Acquire { o, p, heard: true });
         }
     }
-    let joined = !model.joins || owner.joined;
-    if joined && owner.shares.iter().any(Option::is_some) && state.attempts < model.attempts {
-        actions.push(Action::Poll { o });
+    let found = finds(model, state, o, owner.memory.generation);
+    if owner.may_poll(model) && found != 0 && state.fresh_attempt() <= model.attempts {
+        actions.push(Action::Poll { o, found });
     }
-    for r in (0..MAX).filter(|r| owner.tracked[*r].is_some()) {
-        actions.extend([Verb::Ack, Verb::Retry].map(|verb| Action::Write { o, r, verb }));
+    for r in (0..model.requests).filter(|r| owner.memory.tracked[*r].is_some()) {
+        actions.extend(model.verbs().iter().map(|verb| Action::Write { o, r, verb: *verb }));
     }
 }
 
 /// Takes one of these steps.
 pub(super) fn step(model: &Lease, state: &mut State, action: Action) {
     match action {
-        Action::Poll { o } => poll(model, state, o),
+        Action::Poll { o, .. } => poll(model, state, o),
         Action::Write { o, r, verb } => write(model, state, o, r, verb),
-        Action::Beat { o } => {
-            heartbeat(model, state, o);
-            state.step(model, Action::EndCycle { o });
-        }
+        Action::Beat { o, .. } => heartbeat(model, state, o),
         Action::Release { o, .. } => {
             heartbeat(model, state, o);
             state.step(model, action);
-            state.step(model, Action::EndCycle { o });
         }
-        Action::Acquire { o, p } => {
+        Action::Acquire { o, p, .. } => {
             heartbeat(model, state, o);
             acquire(model, state, o, p);
-            state.step(model, Action::EndCycle { o });
         }
         _ => state.step(model, action),
     }
 }
 
 fn heartbeat(model: &Lease, state: &mut State, o: usize) {
-    state.step(model, Action::Beat { o });
-    state.step(model, Action::HearBeat { o });
-    state.step(model, Action::Reset { o, heard: true });
+    state.step(model, Action::Beat { o, heard: true });
+    reset(model, state, o);
 }
 
-/// The heartbeat before it may have renewed the lease.
-fn acquire(model: &Lease, state: &mut State, o: usize, p: usize) {
-    if !state.partitions[p].live {
-        state.step(model, Action::Acquire { o, p });
-        state.step(model, Action::HearAcquire { o });
-        state.step(model, Action::Reset { o, heard: true });
+fn reset(model: &Lease, state: &mut State, o: usize) {
+    if state.owners[o].ask(model, Call::Unsettled).partitions != 0 {
+        state.step(model, Action::Reset { o, skipped: 0, heard: true });
     }
 }
 
+fn acquire(model: &Lease, state: &mut State, o: usize, p: usize) {
+    state.step(model, Action::Acquire { o, p, heard: true });
+    reset(model, state, o);
+}
+
 fn poll(model: &Lease, state: &mut State, o: usize) {
-    let i = state.polls.len();
-    state.step(model, Action::Poll { o });
-    (0..4).for_each(|_| state.step(model, Action::RunPoll { i }));
-    state.step(model, Action::HearPoll { i });
+    let found = finds(model, state, o, state.owners[o].memory.generation);
+    if found != 0 {
+        let i = state.polls.len();
+        state.step(model, Action::Poll { o, found });
+        state.step(model, Action::BindPoll { i });
+        state.step(model, Action::CommitPoll { i });
+        state.step(model, Action::HearPoll { i });
+    }
 }
 
 fn write(model: &Lease, state: &mut State, o: usize, r: usize, verb: Verb) {
@@ -94,37 +95,41 @@ pub(super) fn answers_all(model: &Lease, state: &State) -> bool {
         return true;
     }
     let mut state = state.clone();
-    for p in 0..state.partitions.len() {
-        if state.partitions[p].owner.is_some_and(|o| !state.owners[usize::from(o)].up) {
-            state.step(model, Action::Lapse { p });
-        }
-    }
     for turn in 0..2 * ROUNDS {
         if state.owners[turn % 2].up {
             serve(model, &mut state, turn % 2);
         }
     }
-    state.requests.iter().all(|r| r.row == Request::Gone)
+    state.requests[..model.requests].iter().all(|r| r.row == Request::Gone)
 }
 
 /// A beat, a poll, and acks.
 fn serve(model: &Lease, state: &mut State, o: usize) {
     state.step(model, Action::HandBackOrphans { o, heard: true });
-    if state.owners[o].mark.is_some() {
-        state.step(model, Action::Fence { o });
-        state.step(model, Action::LookInFlight { o });
+    if state.owners[o].memory.mark.is_some() {
+        state.step(model, Action::Look { o });
         state.step(model, Action::HandBackUnknown { o, heard: true });
     }
     heartbeat(model, state, o);
-    (0..state.partitions.len()).for_each(|p| acquire(model, state, o, p));
-    state.step(model, Action::EndCycle { o });
-    let unfenced = model.joins && !state.owners[o].joined
-        || state.owners[o].mark.is_some_and(|mark| mark.horizon.is_none());
-    if !unfenced && state.owners[o].shares.iter().any(Option::is_some) {
+    for p in 0..model.partitions {
+        let owner = state.partitions[p].owner.map(usize::from);
+        if state.partitions[p].draining && owner == Some(o) {
+            state.step(model, Action::Drain { o, p, draining: false, heard: true });
+        }
+        if owner.is_none_or(|other| !state.owners[other].up) {
+            acquire(model, state, o, p);
+        }
+    }
+    for r in 0..model.requests {
+        if state.requests[r].row == Request::Parked {
+            state.step(model, Action::Due { r });
+        }
+    }
+    if state.owners[o].may_poll(model) {
         poll(model, state, o);
     }
-    for r in 0..MAX {
-        if state.owners[o].tracked[r].is_some() {
+    for r in 0..model.requests {
+        if state.owners[o].memory.tracked[r].is_some() {
             write(model, state, o, r, Verb::Ack);
         }
     }

@@ -1,8 +1,5 @@
 use std::time::Duration;
 
-use jiff::Timestamp;
-use leasehold_store::Envelope;
-
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -13,23 +10,6 @@ fn stamp(id: &str, attempt: i64) -> Stamp {
 
 fn stamped(id: &str, attempt: i64, partition: i16, epoch: i64) -> Stamped {
     Stamped { stamp: stamp(id, attempt), partition, epoch }
-}
-
-fn dispatched(stamped: Stamped) -> Dispatched {
-    Dispatched {
-        stamped,
-        seq: 1,
-        deliveries: 1,
-        cancelled: false,
-        expired: false,
-        deadline: None,
-        enqueued_at: Timestamp::UNIX_EPOCH,
-        dispatched_at: Timestamp::UNIX_EPOCH,
-        route: None,
-        envelope: Envelope::default(),
-        payload: "payload".into(),
-        tenant: String::new(),
-    }
 }
 
 fn lease(partition: i16, epoch: i64, draining: bool) -> Lease {
@@ -45,7 +25,7 @@ fn ledger(partitions: impl IntoIterator<Item = i16>) -> Ledger {
 }
 
 fn track(ledger: &mut Ledger, id: &str, attempt: i64, partition: i16) -> CancellationToken {
-    ledger.track(&dispatched(stamped(id, attempt, partition, 1)))
+    ledger.track(&stamped(id, attempt, partition, 1))
 }
 
 fn flight(stamped: Vec<Stamped>, xmin: u64, xmax: u64) -> Flight {
@@ -142,7 +122,7 @@ fn a_share_gained_at_a_new_epoch_or_released_loses_its_dispatches() {
 fn a_dispatch_of_an_epoch_that_a_heartbeat_has_yet_to_tell_of_survives_it() {
     let mut ledger = ledger([0]);
     // Acquired again by a statement whose reply was lost.
-    let lost = ledger.track(&dispatched(stamped("a", 1, 0, 3)));
+    let lost = ledger.track(&stamped("a", 1, 0, 3));
     ledger.sync(&[lease(0, 3, false)], Instant::now());
     assert!(!lost.is_cancelled());
     assert_eq!(ledger.in_flight(), 1);
