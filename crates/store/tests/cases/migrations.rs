@@ -31,6 +31,7 @@ const RELEASED: &[u64] = &[
     18_181_706_116_336_787_528,
     12_341_745_607_214_056_957,
     1_332_633_749_554_819_660,
+    10_310_396_212_955_999_071,
 ];
 
 /// Everything in a schema, by kind and name, with the row versions of its catalogue entries: any DDL shows.
