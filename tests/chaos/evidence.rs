@@ -11,7 +11,6 @@ use crate::{
     producers::{Known, Submission},
     results::Finished,
     schedule::{Strike, Target},
-    world::LEASE_TTL,
 };
 
 /// A lease on slots, as it was at some time.
@@ -42,8 +41,8 @@ pub(crate) struct Evidence {
     pub(crate) holders: Vec<HolderNote>,
 }
 
-/// What a process needs to find out that it has lost something, once it could.
-const RECOVERY: f64 = 3.0;
+/// What a process needs to find out that it has lost something, once it can: a beat, on a busy machine.
+const RECOVERY: f64 = 4.0;
 
 impl Evidence {
     /// Whether it was committed: by its producer's word, or, where that is missing, by what the database has.
@@ -60,18 +59,26 @@ impl Evidence {
         all.map(|(submission, _)| submission).filter(|submission| self.is_committed(&submission.id))
     }
 
-    /// Whether a fault that keeps a process from its database was at it between these times.
-    pub(crate) fn is_disturbed(&self, process: &str, from: f64, to: f64) -> bool {
+    /// From when to when faults kept a process from its database.
+    fn disturbances(&self, process: &str) -> impl Iterator<Item = (f64, f64)> {
         let server = self.lives.iter().find(|life| life.process == process).map(|life| life.server);
-        self.strikes.iter().any(|strike| {
-            let concerned = match strike.target {
-                Target::Servers => true,
-                Target::Server(at) => Some(at) == server,
-                Target::Elsewhere => false,
-            };
-            // What it lost within a lease before that it may not know yet.
-            concerned && strike.from <= to && strike.to + LEASE_TTL.as_secs_f64() + RECOVERY >= from
-        })
+        let concerned = move |strike: &&Strike| match strike.target {
+            Target::Servers => true,
+            Target::Server(at) => Some(at) == server,
+            Target::Elsewhere => false,
+        };
+        self.strikes.iter().filter(concerned).map(|strike| (strike.from, strike.to))
+    }
+
+    /// Whether a process may not know at a time what has become of its requests.
+    pub(crate) fn is_disturbed(&self, process: &str, at: f64) -> bool {
+        self.disturbances(process).any(|(from, to)| from <= at && at <= to + RECOVERY)
+    }
+
+    /// Until when a process may not know that a lease of its own has lapsed.
+    pub(crate) fn knows_of_lapse(&self, process: &str, lapse: f64) -> f64 {
+        let reasons = self.disturbances(process).filter(|(from, _)| *from <= lapse);
+        reasons.map(|(_, to)| to).fold(lapse, f64::max) + RECOVERY
     }
 
     pub(crate) fn calls_of(&self) -> BTreeMap<&str, Vec<&Call>> {

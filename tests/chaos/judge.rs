@@ -9,6 +9,7 @@ mod tests;
 
 use crate::evidence::Evidence;
 
+pub(crate) use calls::late;
 pub(crate) use outcomes::{doubled, lost};
 
 pub(crate) fn violations(evidence: &Evidence) -> Vec<String> {

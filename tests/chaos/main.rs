@@ -22,6 +22,7 @@ mod backend;
 mod clock;
 #[path = "../processes/directory.rs"]
 mod directory;
+mod errors;
 mod evidence;
 mod faults;
 mod fleet;
@@ -99,8 +100,14 @@ impl Outside {
         let seen = Arc::default();
         Self {
             producers: (0..PRODUCERS).map(produce).collect(),
-            receiver: tokio::spawn(outside::receive(url.clone(), stop.clone())),
-            poller: tokio::spawn(outside::poll(url, clock, Arc::clone(&seen), stop.clone())),
+            receiver: tokio::spawn(outside::receive(url.clone(), Arc::clone(ledger), stop.clone())),
+            poller: tokio::spawn(outside::poll(
+                url,
+                clock,
+                Arc::clone(&seen),
+                Arc::clone(ledger),
+                stop.clone(),
+            )),
             watcher: tokio::spawn(watch(direct, Arc::clone(ledger), stop.clone())),
             enough,
             stop,
@@ -254,6 +261,7 @@ async fn whatever_strikes_each_request_has_one_outcome_and_nothing_is_left_behin
     let repeats = ledger.repeats.load(Ordering::Relaxed);
     let ended = stage.servers.iter().map(|server| server.ended).sum();
     eprintln!("{}", table(&evidence, &Totals { seed, seconds: stormed, repeats, ended }));
+    eprintln!("errors that those outside met: {:?}", ledger.errors.all());
     let [warm, then] = [memory, memory_then].map(|bytes| bytes >> 20);
     eprintln!("memory of a process that lived through it: {warm} MiB warm, {then} MiB in the end");
     let violations = judge::violations(&evidence);

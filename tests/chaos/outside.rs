@@ -15,6 +15,7 @@ use crate::{
     clock::Clock,
     member::Member,
     process::{Printed, leasehold},
+    producers::Ledger,
     results::{COLUMNS, Finished},
     world::{MAIL, POLLED},
 };
@@ -75,11 +76,13 @@ async fn connect(url: &str) -> Result<Client, Error> {
 }
 
 /// Receives by SQL over whatever connection holds; says what it has handled.
-pub(crate) async fn receive(url: String, stop: CancellationToken) -> BTreeSet<String> {
+pub(crate) async fn receive(url: String, ledger: Arc<Ledger>, stop: CancellationToken) -> BTreeSet<String> {
     let mut handled = BTreeSet::new();
     while !stop.is_cancelled() {
         // An error is the end of a connection, and of what was locked over it.
-        let _ = receive_over_one(&url, &mut handled, &stop).await;
+        if let Err(error) = receive_over_one(&url, &mut handled, &stop).await {
+            ledger.errors.note_of_receiver(&error);
+        }
         sleep(Duration::from_millis(50)).await;
     }
     handled
@@ -104,7 +107,7 @@ async fn receive_over_one(
             let settle = if n == 3 {
                 "SELECT leasehold.abandon($1, $2, $3)"
             } else {
-                "SELECT leasehold.complete($1, $2, $3, 'done'::text)"
+                "SELECT leasehold.complete($1, $2, $3, 'done'::bytea)"
             };
             client.execute(settle, &[&MAIL, &seq, &token]).await?;
         }
@@ -117,10 +120,13 @@ pub(crate) async fn poll(
     url: String,
     clock: Clock,
     seen: Arc<Mutex<BTreeMap<i64, Finished>>>,
+    ledger: Arc<Ledger>,
     stop: CancellationToken,
 ) {
     while !stop.is_cancelled() {
-        let _ = poll_over_one(&url, clock, &seen, &stop).await;
+        if let Err(error) = poll_over_one(&url, clock, &seen, &stop).await {
+            ledger.errors.note(&error);
+        }
         sleep(Duration::from_millis(50)).await;
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tokio_postgres::{Client, Error, NoTls};
 use tokio_util::sync::CancellationToken;
 
-use crate::world::MAIL;
+use crate::{errors::Errors, world::MAIL};
 
 /// Of each request; together with the id it names the submission.
 const TOKEN: &str = "once";
@@ -99,6 +99,7 @@ impl Submission {
 pub(crate) struct Ledger {
     entries: Mutex<BTreeMap<String, (Submission, Known)>>,
     cancelled: Mutex<BTreeSet<String>>,
+    pub(crate) errors: Errors,
     /// How often something was submitted once more.
     pub(crate) repeats: AtomicI64,
     /// Requests not finished, as the database says now and then.
@@ -189,8 +190,8 @@ impl Producer {
             Ok::<(), Error>(())
         };
         if let Err(error) = began.await {
-            let code = error.code().map(|code| code.code().to_owned()).unwrap_or_default();
-            assert!(!code.starts_with("LH"), "a repeat is refused: {error:?}");
+            // A repeat that is refused would be none of them.
+            self.ledger.errors.note(&error);
             self.client = None;
             return Tried::Failed;
         }
@@ -203,6 +204,7 @@ impl Producer {
         match client.batch_execute("COMMIT").await {
             Ok(()) => Tried::Committed,
             Err(error) => {
+                self.ledger.errors.note(&error);
                 self.client = None;
                 // What the server refuses to commit is rolled back; anything else may have happened.
                 let is_refused =
@@ -220,14 +222,16 @@ impl Producer {
         }
         self.ledger.cancelled.lock().unwrap().insert(submission.id.clone());
         let Some(client) = self.client().await else { return };
-        if client.execute("SELECT leasehold.cancel(ARRAY[$1])", &[&submission.id]).await.is_err() {
+        if let Err(error) = client.execute("SELECT leasehold.cancel(ARRAY[$1])", &[&submission.id]).await {
+            self.ledger.errors.note(&error);
             self.client = None;
         }
     }
 
     async fn client(&mut self) -> Option<&Client> {
         if self.client.is_none() {
-            let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.ok()?;
+            let connected = tokio_postgres::connect(&self.url, NoTls).await;
+            let (client, connection) = connected.inspect_err(|error| self.ledger.errors.note(error)).ok()?;
             tokio::spawn(connection);
             self.client = Some(client);
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Write as _};
 
 use crate::{
     evidence::Evidence,
-    judge::{doubled, lost},
+    judge::{doubled, late, lost},
     schedule::{Fault, Strike},
 };
 
@@ -47,7 +47,7 @@ pub(crate) fn table(evidence: &Evidence, totals: &Totals) -> String {
     let _ = write!(
         table,
         "seed {}, {:.0} s: {committed} requests committed, {} not; {} transactions repeated; {} calls, {} of them \
-         repeats; {} messages handled; {killed} kills, {} processes, {} of them could not start; {} results, {succeeded} \
+         repeats, {} of these after the outcome; {} messages handled; {killed} kills, {} processes, {} of them could not start; {} results, {succeeded} \
          successes; lost {}, doubled {}",
         totals.seed,
         totals.seconds,
@@ -55,6 +55,7 @@ pub(crate) fn table(evidence: &Evidence, totals: &Totals) -> String {
         totals.repeats,
         evidence.calls.len(),
         evidence.calls.len() - called.len(),
+        late(evidence).len(),
         evidence.handled.len(),
         evidence.lives.len(),
         totals.ended,

@@ -32,8 +32,13 @@ pub(crate) async fn deal(
     while deck.goes_on(clock, end) {
         sleep(Duration::from_millis(deck.rng.random_range(300..1500))).await;
         let fault = deck.deal();
+        let target = match fault {
+            // Nobody is kept from anything for long.
+            Fault::OldSnapshot | Fault::Serializable => Target::Elsewhere,
+            _ => Target::Servers,
+        };
         let blow = strike(cluster, proxies, fault, &mut deck);
-        schedule.strike(fault, Target::Servers, blow).await.unwrap();
+        schedule.strike(fault, target, blow).await.unwrap();
     }
 }
 

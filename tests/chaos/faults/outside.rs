@@ -25,7 +25,7 @@ pub(crate) async fn deal(
 ) {
     let mut deck = Deck::new(&OUTSIDE, seed);
     while deck.goes_on(clock, end) {
-        sleep(Duration::from_millis(deck.rng.random_range(300..1500))).await;
+        sleep(Duration::from_millis(deck.rng.random_range(800..3500))).await;
         for receiver in &mut *receivers {
             receiver.keep_up();
         }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::{evidence::Evidence, world::MAX_DELIVERIES};
+use crate::{backend::Call, evidence::Evidence, results::Finished, world::MAX_DELIVERIES};
 
 /// From the dispatch to the call's arrival, on a machine that does other things.
-const TOLERANCE: f64 = 1.5;
+const TOLERANCE: f64 = 0.5;
 
 pub(super) fn violations(evidence: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
@@ -22,13 +22,17 @@ pub(super) fn violations(evidence: &Evidence) -> Vec<String> {
         if i64::try_from(calls.len()).unwrap() > MAX_DELIVERIES {
             found.push(format!("{id} was called {} times: {calls:?}", calls.len()));
         }
-        let Some(outcome) = evidence.results.get(id).map(|results| &results[0]) else { continue };
-        for call in calls {
-            let is_late = call.start > outcome.at + TOLERANCE;
-            if is_late && !evidence.is_disturbed(&call.process, outcome.at, call.start) {
-                found.push(format!("{id} was called after its outcome: {call:?}, {outcome:?}"));
-            }
+    }
+    for (call, outcome) in late(evidence) {
+        if !evidence.is_disturbed(&call.process, call.start) {
+            found.push(format!("{} was called after its outcome: {call:?}, {outcome:?}", call.id));
         }
     }
     found
+}
+
+/// Calls that began after their request's outcome: those of a process that could not know.
+pub(crate) fn late(evidence: &Evidence) -> Vec<(&Call, &Finished)> {
+    let outcomes = evidence.calls.iter().filter_map(|call| Some((call, &evidence.results.get(&call.id)?[0])));
+    outcomes.filter(|(call, outcome)| call.start > outcome.at + TOLERANCE).collect()
 }

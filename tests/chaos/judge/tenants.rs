@@ -10,8 +10,6 @@ use crate::{
 
 /// A call that was given up has ended some time before the backend sees it.
 const NOTICE: f64 = 0.5;
-/// What was admitted before its lease lapsed may begin so long after its process goes on.
-const STALE: f64 = 3.0;
 /// A trailing time in which admissions are counted as calls, and by how much calls may be later than their admission.
 const SPAN: f64 = 4.0;
 const LATENESS: f64 = 1.0;
@@ -37,7 +35,7 @@ pub(super) fn violations(evidence: &Evidence) -> Vec<String> {
         }
         let quiet: Vec<f64> = calls
             .iter()
-            .filter(|call| !evidence.is_disturbed(&call.process, call.start - LATENESS, call.start))
+            .filter(|call| !evidence.is_disturbed(&call.process, call.start))
             .map(|call| call.start)
             .collect();
         let most = TENANT_RATE * 5;
@@ -73,10 +71,7 @@ fn lapses(evidence: &Evidence) -> BTreeMap<&str, Vec<f64>> {
 fn has_lapsed(evidence: &Evidence, lapses: &BTreeMap<&str, Vec<f64>>, call: &Call, at: f64) -> bool {
     let lapsed = lapses.get(&*call.process).map_or(&[][..], |lapses| lapses);
     lapsed.iter().any(|lapse| {
-        let is_before = *lapse <= at;
         // Begun with a slot that had been granted before, by one who could not know.
-        let is_stale =
-            call.start <= lapse + STALE || evidence.is_disturbed(&call.process, *lapse, call.start);
-        is_before && is_stale
+        *lapse <= at && call.start <= evidence.knows_of_lapse(&call.process, *lapse)
     })
 }
