@@ -11,6 +11,7 @@ import psycopg
 from psycopg.types.json import Json, Jsonb
 
 URL = os.environ["DATABASE_URL"]
+OPERATOR = os.environ["OPERATOR_URL"]
 POOLER = os.environ["POOLER_URL"]
 
 
@@ -187,7 +188,7 @@ class ReferenceExample(unittest.TestCase):
         self.key = f"quota:userid:{uuid.uuid4()}"
 
     def used(self):
-        with connect() as connection:
+        with connect(OPERATOR) as connection:
             listed = connection.execute("SELECT used FROM leasehold.quota_list(%s)", (self.key,)).fetchone()
         return listed and listed[0]
 

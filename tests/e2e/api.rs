@@ -1,8 +1,9 @@
 //! The HTTP API of `leasehold serve`, as a program in any language meets it.
 //!
 //! What it refuses, and whom, is in `api/refusals.rs`; waiting, and what a signal does to it, in `api/waits.rs`; the
-//! examples of the manual, in `api/manual.rs`.
+//! examples of the manual, in `api/manual.rs`; what comes that is no call at all, in `api/bytes.rs`.
 
+mod bytes;
 mod manual;
 mod refusals;
 mod waits;

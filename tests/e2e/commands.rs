@@ -95,7 +95,7 @@ async fn a_file_is_enqueued_in_its_order_up_to_the_line_that_is_wrong() {
     let bad = "{\"payload\": 1, \"id\": \"a\"}\n\n{\"payload\": 2, \"prioritty\": 3}\n{\"payload\": 3, \"id\": \"c\"}\n";
     let path = installation.directory.write("bad.jsonl", bad);
     let ran = installation.run(&["enqueue", "q", "--file", &path]).await;
-    let ran = ran.failed(1, &["line 3", "prioritty", "everything up to line 1 was enqueued"]);
+    let ran = ran.failed(1, &["bad.jsonl: line 3", "prioritty", "everything up to line 1 was enqueued"]);
     assert_eq!(ran.lines().len(), 1, "only the first");
     assert_eq!(installation.value::<i64>("SELECT count(*) FROM requests WHERE id = 'c'", &[]).await, 0);
 

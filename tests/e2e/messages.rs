@@ -121,7 +121,7 @@ async fn a_file_is_sent_in_its_order_up_to_the_line_that_is_wrong() {
 
     let mixed = "{\"body\":1}\n{\"body\":2,\"at\":\"1h\",\"ttl\":\"5m\"}\n\n{\"body\":3,\"id\":\"x\"}\n{\"body\":4}\n";
     let ran = installation.run_with(&["send", "q", "--file", "-"], mixed.as_bytes()).await;
-    let ran = ran.failed(1, &["line 4", "unknown field `id`", "everything up to line 2 was sent"]);
+    let ran = ran.failed(1, &["stdin: line 4", "unknown field `id`", "everything up to line 2 was sent"]);
     assert_eq!(ran.lines().len(), 2);
     let peeked = installation.run(&["peek", "q"]).await.good().lines();
     let states: Vec<_> = peeked.iter().map(|line| [&line["body"], &line["state"], &line["ttl"]]).collect();

@@ -53,6 +53,16 @@ fn every_source_file_says_what_it_owns() {
     none(&files(".rs").iter().filter_map(silent).collect::<Vec<_>>());
 }
 
+/// A call that has found its function, and then waits for the migration, fails once the function is gone.
+#[test]
+fn migrations_replace_functions_and_drop_none() {
+    let dropping = |(path, text): &(String, String)| {
+        let allowed = path.starts_with("migrations/V0010__");
+        (text.contains("DROP FUNCTION") && !allowed).then(|| format!("{path} drops a function"))
+    };
+    none(&files(".sql").iter().filter_map(dropping).collect::<Vec<_>>());
+}
+
 #[test]
 fn modules_are_named_for_concepts() {
     let vague = ["utils", "util", "common", "types", "helpers", "helper", "manager", "misc"];
@@ -116,6 +126,29 @@ fn every_metric_is_described() {
             }
         }
     }
+    none(&problems);
+}
+
+/// A promise names its tests: the text of a link into the sources is a function there.
+#[test]
+fn what_is_guaranteed_is_shown_by_tests_that_exist() {
+    let path = "docs/guarantees.md";
+    let text = fs::read_to_string(root().join(path)).expect("the promises are written down");
+    let mut problems = Vec::new();
+    let mut shown = 0;
+    for (before, after) in text.match_indices("](").map(|(at, _)| text.split_at(at)) {
+        let name = before.rsplit('[').next().unwrap_or_default();
+        let target = after[2..].split(')').next().unwrap_or_default();
+        if !target.ends_with(".rs") {
+            continue;
+        }
+        shown += 1;
+        let source = fs::read_to_string(root().join("docs").join(target)).unwrap_or_default();
+        if !source.contains(&format!("fn {name}(")) {
+            problems.push(format!("{path}: no test {name} in {target}"));
+        }
+    }
+    assert!(shown > 40, "{shown} tests are named");
     none(&problems);
 }
 

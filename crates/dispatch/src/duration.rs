@@ -115,6 +115,8 @@ impl de::Visitor<'_> for Text {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -174,6 +176,37 @@ mod tests {
             }
         }
         assert_eq!(show(Duration::from_secs(300)), "5m");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_within_bounds_or_quoted(
+            text in "\\PC{0,16}|[-+]?P?T?([0-9]{1,20}[.,]?[0-9]{0,12} ?(ns|us|ms|s|m|h|d|w|mo|y|S|M|H|D|W|Y|)[ ,]?){1,4}(ago)?",
+        ) {
+            match parse(&text) {
+                Ok(duration) => {
+                    prop_assert!(duration <= LONGEST);
+                    prop_assert_eq!(parse(&show(duration)).unwrap(), duration, "{}", show(duration));
+                }
+                Err(error) => {
+                    let quoted = format!("{text:?}");
+                    prop_assert!(error.to_string().contains(&quoted));
+                }
+            }
+        }
+
+        #[test]
+        fn any_duration_is_shown_as_it_is_read(nanos in 0..=LONGEST.as_nanos()) {
+            let duration = Duration::from_nanos(u64::try_from(nanos).unwrap());
+            prop_assert_eq!(parse(&show(duration)).unwrap(), duration);
+        }
+
+        #[test]
+        fn any_other_duration_is_shown(seconds in any::<u64>(), nanos in 0..1_000_000_000_u32) {
+            let duration = Duration::new(seconds, nanos);
+            prop_assert!(!show(duration).is_empty());
+            prop_assert_eq!(check_positive(duration).is_ok(), !duration.is_zero() && duration <= LONGEST);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use leasehold_store::{Completion, Deferral, Dispatched, QueueSettings, Retry, Stamp};
+use leasehold_store::{Completion, Deferral, Envelope, QueueSettings, Retry, Stamp};
 use metrics::Gauge;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
@@ -268,8 +268,8 @@ pub(crate) fn answered(
 pub(crate) type Decoded = (BTreeMap<String, String>, BTreeMap<String, String>);
 
 /// Headers and metadata as maps of strings. The columns may hold other JSON, written past the SQL functions.
-pub(crate) fn decode(request: &Dispatched) -> Result<Decoded, String> {
-    let headers = match &request.envelope.headers {
+pub(crate) fn decode(envelope: &Envelope) -> Result<Decoded, String> {
+    let headers = match &envelope.headers {
         None => BTreeMap::new(),
         Some(Value::Object(map)) => map
             .iter()
@@ -280,7 +280,7 @@ pub(crate) fn decode(request: &Dispatched) -> Result<Decoded, String> {
             .collect::<Result<_, _>>()?,
         Some(_) => return Err("headers are not a JSON object".into()),
     };
-    let metadata = match &request.envelope.metadata {
+    let metadata = match &envelope.metadata {
         None => BTreeMap::new(),
         // A null is absent, as it is for whose tenant a request is.
         Some(Value::Object(map)) => map
@@ -295,3 +295,6 @@ pub(crate) fn decode(request: &Dispatched) -> Result<Decoded, String> {
     };
     Ok((headers, metadata))
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,7 @@ mod topics;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::DefaultBodyLimit,
     http::header::CONTENT_TYPE,
     middleware::{from_fn_with_state, map_response},
@@ -36,6 +36,8 @@ use utoipa_axum::router::OpenApiRouter;
 pub(crate) use auth::{Access, Scope};
 use auth::{Guard, require};
 pub(crate) use peek::PeekedJson;
+
+use crate::connections;
 
 /// The longest that a call may wait for something to come.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
@@ -53,12 +55,19 @@ pub(crate) struct Options {
     pub(crate) access: Access,
     /// The largest body of a call.
     pub(crate) max_body_bytes: usize,
+    /// How long the head of a call may take to arrive, and its body after that.
+    pub(crate) read_timeout: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self { listen, access: Access::default(), max_body_bytes: 16 << 20 }
+        Self {
+            listen,
+            access: Access::default(),
+            max_body_bytes: 16 << 20,
+            read_timeout: Duration::from_secs(60),
+        }
     }
 }
 
@@ -116,14 +125,8 @@ impl Bound {
             &self.options,
             Shared { store, listener, polls: receive::Polls::default(), stop: stop.clone() },
         )?;
-        let asked = stop.clone();
-        let socket = self.listener;
-        let task = tokio::spawn(async move {
-            let served = axum::serve(socket, service).with_graceful_shutdown(asked.cancelled_owned());
-            if let Err(error) = served.await {
-                tracing::error!(error = &error as &dyn std::error::Error, "the HTTP API ended");
-            }
-        });
+        let served = connections::serve(self.listener, service, self.options.read_timeout, stop.clone());
+        let task = tokio::spawn(served);
         Ok(ApiServer { stop, task })
     }
 }
@@ -141,11 +144,13 @@ impl ApiServer {
 fn router(options: &Options, shared: Shared) -> serde_json::Result<Router> {
     let (operations, document) = operations(&options.access).split_for_parts();
     let document = openapi::render(&document, options.access.is_open())?;
+    let arrival = extract::Arrival { time: options.read_timeout, max_bytes: options.max_body_bytes };
     let document = get(async || ([(CONTENT_TYPE, "application/json")], document));
     Ok(operations
         .with_state(shared)
         .route("/openapi.json", document)
         .layer(DefaultBodyLimit::max(options.max_body_bytes))
+        .layer(Extension(arrival))
         .layer(map_response(problem::reshape)))
 }
 

@@ -1,6 +1,6 @@
 //! The small HTTP server beside the work: `/healthz`, `/readyz`, `/metrics`.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -10,11 +10,15 @@ use axum::{
     routing::get,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
 
-use crate::monitor::Monitor;
+use crate::{connections, monitor::Monitor};
 
 /// Prometheus's text format.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// How long the head of a request may take to arrive, or the next one to come.
+const HEAD_TIME: Duration = Duration::from_secs(60);
 
 /// A running server. Dropping it stops it: nobody is kept from the exit by an open connection.
 pub(crate) struct HttpServer {
@@ -37,12 +41,8 @@ impl HttpServer {
     pub(crate) async fn start(listen: SocketAddr, monitor: Arc<Monitor>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
-        let service = router(monitor);
-        let task = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, service).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "the HTTP server ended");
-            }
-        });
+        let served = connections::serve(listener, router(monitor), HEAD_TIME, CancellationToken::new());
+        let task = tokio::spawn(served);
         Ok(Self { address, task })
     }
 }

@@ -7,6 +7,7 @@ mod api;
 mod cli;
 mod commands;
 mod config;
+mod connections;
 mod database;
 mod exit;
 mod http;

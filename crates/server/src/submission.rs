@@ -92,6 +92,8 @@ impl TryFrom<Written> for Submission {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn payload(text: &str) -> Bytes {
@@ -104,6 +106,20 @@ mod tests {
         assert_eq!(payload(r#"{"payload": "hello"}"#), r#""hello""#);
         assert_eq!(payload(r#"{"payload": null, "id": "x"}"#), "null");
         assert_eq!(payload(r#"{"payload_base64": "AP8="}"#), Bytes::from_static(&[0, 0xff]));
+    }
+
+    proptest! {
+        /// A line that is almost right is taken, its payload as it stands there, or refused in words.
+        #[test]
+        fn any_line_is_read_or_refused_in_words(
+            line in "\\PC{0,30}|\\{(\"(payload|payload_base64|id|deadline|headers|metadata|x)\": ?(1|1e400|null|\"5m\"|\"-1s\"|\"\\\\ud800\"|\\{\\}|\\[|AP8=),? ?){0,4}\\}?",
+        ) {
+            match Submission::parse(&line) {
+                Ok(Some(read)) => prop_assert!(read.payload.is_empty() || line.contains("payload")),
+                Ok(None) => prop_assert!(line.trim().is_empty()),
+                Err(why) => prop_assert!(!why.is_empty() && !why.contains(" at line ")),
+            }
+        }
     }
 
     #[test]

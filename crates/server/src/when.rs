@@ -84,7 +84,20 @@ impl<'a> Clock<'a> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_time_a_while_or_quoted(
+            text in "\\PC{0,16}|[-+]?[0-9]{1,6}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.,][0-9]{0,10})?(Z|[-+][0-9]{2}:?[0-9]{2})?(\\[[A-Za-z/]{0,9}\\])?",
+        ) {
+            if let Err(error) = text.parse::<When>() {
+                prop_assert!(error.contains(&text), "{error}");
+            }
+        }
+    }
 
     #[test]
     fn a_time_is_told_from_a_duration() {

@@ -11,7 +11,7 @@ CREATE TABLE witness.history (
     too_early   boolean NOT NULL         -- claimed under somebody else's lock that had not lapsed
 );
 
-CREATE FUNCTION witness.note() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION witness.note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
         INSERT INTO witness.history (seq, group_id, is_claim, too_early) VALUES (OLD.seq, OLD.group_id, false, false);
@@ -23,5 +23,5 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER note AFTER UPDATE OR DELETE ON leasehold.requests FOR EACH ROW WHEN (OLD.group_id IS NOT NULL)
+CREATE TRIGGER note AFTER UPDATE OR DELETE ON requests FOR EACH ROW WHEN (OLD.group_id IS NOT NULL)
     EXECUTE FUNCTION witness.note();

@@ -31,7 +31,7 @@ impl Feeder {
             .set(self.served.consumer.in_flight() as f64);
         let mut jobs = Vec::with_capacity(polled.len());
         for polled in polled {
-            let decoded = decode(&polled.request);
+            let decoded = decode(&polled.request.envelope);
             let (headers, metadata) = decoded.clone().unwrap_or_default();
             let job = Job::new(&self.served, polled, headers, metadata);
             match outcome_before_call(&job, decoded.err()) {

@@ -169,6 +169,52 @@ proptest! {
     }
 }
 
+/// A date in each of the three formats that HTTP has had.
+fn dates(seconds: i64) -> [String; 3] {
+    let date = jiff::Timestamp::from_second(seconds).unwrap().to_zoned(jiff::tz::TimeZone::UTC);
+    ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"]
+        .map(|format| date.strftime(format).to_string())
+}
+
+proptest! {
+    #[test]
+    fn dates_mean_the_time_until_then_in_any_format(
+        // 1970 to 2069: a year of two digits means no other.
+        now in 0..3_124_224_000_i64, then in 0..3_124_224_000_i64, spaces in " {0,3}",
+    ) {
+        let clock = UNIX_EPOCH + Duration::from_secs(now.unsigned_abs());
+        let wanted = Duration::from_secs(u64::try_from(then - now).unwrap_or(0)).min(LONGEST_RETRY_AFTER);
+        for date in dates(then) {
+            prop_assert_eq!(parse_retry_after(&format!("{spaces}{date}{spaces}"), clock), Some(wanted), "{}", date);
+        }
+    }
+
+    #[test]
+    fn what_is_almost_a_number_or_date_is_bounded_or_ignored(
+        value in "[-+ 0-9.,eE:;GMTa-z]{0,40}|(Sun|Mon), [0-9]{2} (Feb|Nov|Xxx) [0-9]{1,5} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT",
+        clock in any::<u32>(),
+    ) {
+        let asked = parse_retry_after(&value, UNIX_EPOCH + Duration::from_secs(clock.into()));
+        prop_assert!(asked.is_none_or(|asked| asked <= LONGEST_RETRY_AFTER));
+        if value.contains(['.', '-', '+', 'e', 'E']) && !value.contains(':') {
+            prop_assert_eq!(asked, None);
+        }
+    }
+
+    /// Whatever is configured and asked for, a wait keeps to it.
+    #[test]
+    fn a_wait_is_bounded_by_the_policy(
+        n in any::<u32>(), left in proptest::option::of(any_duration()), asked in proptest::option::of(any_duration()),
+        base in any_duration(), max in any_duration(), longest_asked in any_duration(), seed in any::<u64>(),
+    ) {
+        let policy = RetryPolicy { base, max, longest_asked };
+        if let RetryDecision::Wait(wait) = next_retry(n, left, asked, &policy, &mut StdRng::seed_from_u64(seed)) {
+            let wished = asked.unwrap_or_default().min(longest_asked);
+            prop_assert!(wait <= max.max(wished.saturating_add(wished / 4)), "{wait:?}");
+        }
+    }
+}
+
 #[test]
 fn a_backend_cannot_ask_for_more_than_the_policy_allows() {
     let mut rng = StdRng::seed_from_u64(5);

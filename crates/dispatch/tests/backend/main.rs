@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what only tests use")]
 
 mod answers;
+mod anything;
 mod config;
 mod limits;
 mod requests;

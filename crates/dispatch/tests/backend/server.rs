@@ -15,6 +15,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Send(Vec<u8>),
+    /// Again and again, until the client hangs up.
+    SendForEver(Vec<u8>),
     /// Lets what was sent arrive as a chunk of its own.
     Pause(Duration),
     /// Waits until the client hangs up.
@@ -101,6 +103,7 @@ async fn serve(mut socket: TcpStream, answers: Answers, events: mpsc::UnboundedS
             match step {
                 // The client may leave early, and that is often the point.
                 Step::Send(bytes) => drop(socket.write_all(&bytes).await),
+                Step::SendForEver(bytes) => while socket.write_all(&bytes).await.is_ok() {},
                 Step::Pause(length) => tokio::time::sleep(length).await,
                 Step::AwaitHangUp => {
                     let _ = socket.read(&mut [0; 64]).await;

@@ -9,17 +9,15 @@ use std::{
 
 use leasehold_dispatch::{Consumer, ConsumerOptions, Polled};
 use leasehold_store::{
-    Completion, Enqueued, Envelope, NewRequest, PARTITIONS, Retry, Stamp, Store, StoreOptions, partition_of,
+    Completion, Enqueued, Envelope, NewRequest, PARTITIONS, Retry, Stamp, Store, partition_of,
 };
-use leasehold_testkit::{
-    database::{TestDatabase, shared_cluster},
-    proxy::FaultProxy,
-    wait::until,
-};
+use leasehold_testkit::{proxy::FaultProxy, wait::until};
 use tokio_postgres::{
     Client,
     types::{FromSqlOwned, ToSql},
 };
+
+use crate::ground::{self, Ground, Role};
 
 /// Until a condition must have come true.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,7 +39,7 @@ pub(crate) fn hasty() -> ConsumerOptions {
 }
 
 pub(crate) struct Bench {
-    database: TestDatabase,
+    ground: Ground,
     /// Not through a proxy.
     pub(crate) store: Store,
     /// Not through a proxy; the search path is the installation's schema.
@@ -69,23 +67,17 @@ impl Deref for Peer {
 
 impl Bench {
     pub(crate) async fn new() -> Self {
-        let database = TestDatabase::from_template("consumer", async |url| {
-            let store = Store::open(&url, &StoreOptions::default()).unwrap();
-            store.migrate().await.unwrap();
-            store.close().await;
-        })
-        .await;
-        let store = open(database.url(), 4);
+        let ground = Ground::new().await;
+        let store = ground.store(Role::Others, 4);
         let queue = store.ensure_queue(QUEUE).await.unwrap();
-        let bench =
-            Self { sql: connect(&database).await, database, store, queue, enqueued: Mutex::default() };
+        let bench = Self { sql: ground.connect().await, ground, store, queue, enqueued: Mutex::default() };
         bench.store.ensure_partitions(queue).await.unwrap();
         bench
     }
 
     /// One more connection, for a transaction that stays open.
     pub(crate) async fn connect(&self) -> Client {
-        connect(&self.database).await
+        self.ground.connect().await
     }
 
     pub(crate) async fn peer(&self, owner: &str) -> Peer {
@@ -93,16 +85,16 @@ impl Bench {
     }
 
     pub(crate) async fn peer_with(&self, owner: &str, options: ConsumerOptions) -> Peer {
-        let proxy = FaultProxy::start(shared_cluster().await.address()).await;
-        let url = format!("{}?application_name={owner}", proxy.url(self.database.url()));
-        let store = open(&url, 4);
+        let proxy = ground::proxy().await;
+        let url = format!("{}?application_name={owner}", self.ground.url_behind(&proxy, Role::Dispatcher));
+        let store = ground::open(&url, 4);
         let consumer = Arc::new(Consumer::new(&store, self.queue, owner, options));
         Peer { owner: owner.to_owned(), consumer, proxy, store }
     }
 
     /// A consumer without a proxy, and with one connection.
     pub(crate) fn lean_consumer(&self, owner: &str) -> Consumer {
-        Consumer::new(&open(self.database.url(), 1), self.queue, owner, options())
+        Consumer::new(&self.ground.store(Role::Dispatcher, 1), self.queue, owner, options())
     }
 
     pub(crate) async fn enqueue(&self, count: usize) -> Vec<Enqueued> {
@@ -283,16 +275,6 @@ impl Bench {
         expected.sort();
         assert_eq!(found, expected, "every request has one result");
     }
-}
-
-fn open(url: &str, pool_size: usize) -> Store {
-    Store::open(url, &StoreOptions { pool_size, ..StoreOptions::default() }).unwrap()
-}
-
-async fn connect(database: &TestDatabase) -> Client {
-    let client = database.connect().await;
-    client.batch_execute("SET search_path TO leasehold").await.unwrap();
-    client
 }
 
 /// A request whose id belongs to `partition`; `salt` tells several apart.

@@ -200,7 +200,7 @@ async fn keeps_order(ordering: &'static str, messages: usize, seed: u64) {
         .sql
         .batch_execute(
             "CREATE TABLE witness.ids (seq bigint, id text);
-             CREATE FUNCTION witness.note_id() RETURNS trigger LANGUAGE plpgsql AS
+             CREATE FUNCTION witness.note_id() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
                 'BEGIN INSERT INTO witness.ids VALUES (NEW.seq, NEW.id); RETURN NULL; END';
              CREATE TRIGGER note_id AFTER INSERT ON requests FOR EACH ROW EXECUTE FUNCTION witness.note_id()",
         )

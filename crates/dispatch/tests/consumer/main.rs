@@ -20,6 +20,8 @@ mod bench;
 mod cancellations;
 mod crowd;
 mod departures;
+#[path = "../ground/mod.rs"]
+mod ground;
 mod groups;
 mod handoff;
 mod late_statements;

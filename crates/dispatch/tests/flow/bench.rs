@@ -12,9 +12,8 @@ use leasehold_dispatch::{
     backend::{Backend, HttpBackendConfig},
     config::{Class, DispatcherConfig, GateConfig, MergePolicy, PoolConfig, QueueConfig, Tier},
 };
-use leasehold_store::{Enqueued, NewRequest, ResultRow, Store, StoreOptions, partition_of};
+use leasehold_store::{Enqueued, NewRequest, ResultRow, Store, partition_of};
 use leasehold_testkit::{
-    database::{TestDatabase, shared_cluster},
     proxy::FaultProxy,
     stand_in::{StandIn, StandInOptions},
     wait::until,
@@ -24,17 +23,24 @@ use tokio_postgres::{
     types::{FromSqlOwned, ToSql},
 };
 
-use crate::desk::Desk;
+use crate::{
+    desk::Desk,
+    ground::{self, Ground, Role},
+};
 
 /// Until a condition must have come true.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const QUEUE: &str = "q";
 pub(crate) const POOL: &str = "p";
+/// Of a store.
+const CONNECTIONS: usize = 12;
 
 pub(crate) struct Bench {
-    database: TestDatabase,
-    /// Not through a proxy.
+    ground: Ground,
+    /// Not through a proxy; not the one of the dispatchers.
     pub(crate) store: Store,
+    /// What dispatchers work with. Not through a proxy.
+    pub(crate) serving: Store,
     /// Not through a proxy; the search path is the installation's schema.
     pub(crate) sql: Client,
     enqueued: Mutex<Vec<Enqueued>>,
@@ -42,30 +48,30 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) async fn new() -> Self {
-        let database = TestDatabase::from_template("flow", async |url| {
-            let store = Store::open(&url, &StoreOptions::default()).unwrap();
-            store.migrate().await.unwrap();
-            store.close().await;
-        })
-        .await;
-        let sql = connect(&database).await;
-        Self { store: open(database.url()), sql, database, enqueued: Mutex::default() }
+        let ground = Ground::new().await;
+        Self {
+            store: ground.store(Role::Others, CONNECTIONS),
+            serving: ground.store(Role::Dispatcher, CONNECTIONS),
+            sql: ground.connect().await,
+            ground,
+            enqueued: Mutex::default(),
+        }
     }
 
     /// One more connection, for a transaction that stays open.
     pub(crate) async fn connect(&self) -> Client {
-        connect(&self.database).await
+        self.ground.connect().await
     }
 
     /// A store behind a proxy of its own.
     pub(crate) async fn behind_proxy(&self) -> (Store, FaultProxy) {
-        let proxy = FaultProxy::start(shared_cluster().await.address()).await;
-        (open(&proxy.url(self.database.url())), proxy)
+        let proxy = ground::proxy().await;
+        (ground::open(&self.ground.url_behind(&proxy, Role::Dispatcher), CONNECTIONS), proxy)
     }
 
     /// A ready dispatcher whose every pool is the desk.
     pub(crate) async fn start(&self, config: DispatcherConfig, desk: &Arc<Desk>) -> Dispatcher {
-        self.start_on(&self.store, config, desk).await
+        self.start_on(&self.serving, config, desk).await
     }
 
     /// As [`Bench::start`], on a store of its own.
@@ -82,7 +88,7 @@ impl Bench {
 
     /// A ready dispatcher whose pools call what their configuration says.
     pub(crate) async fn serve(&self, config: DispatcherConfig) -> Dispatcher {
-        ready(Dispatcher::start(self.store.clone(), config).await.unwrap()).await
+        ready(Dispatcher::start(self.serving.clone(), config).await.unwrap()).await
     }
 
     pub(crate) async fn enqueue(&self, count: usize) -> Vec<Enqueued> {
@@ -247,14 +253,4 @@ pub(crate) fn body(result: &ResultRow) -> &[u8] {
 
 pub(crate) fn code(result: &ResultRow) -> &str {
     result.code.as_deref().unwrap_or("OK")
-}
-
-fn open(url: &str) -> Store {
-    Store::open(url, &StoreOptions { pool_size: 12, ..StoreOptions::default() }).unwrap()
-}
-
-async fn connect(database: &TestDatabase) -> Client {
-    let client = database.connect().await;
-    client.batch_execute("SET search_path TO leasehold").await.unwrap();
-    client
 }

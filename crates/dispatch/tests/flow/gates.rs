@@ -207,7 +207,7 @@ async fn a_full_gate_is_not_asked_over_and_over() {
     dispatcher.drain().await;
     assert_eq!(desk.peak(), 1);
     // Sessions report what they counted when they end, at the latest.
-    bench.store.close().await;
+    bench.serving.close().await;
     let sql = "SELECT pg_stat_get_tuples_updated('requests'::regclass)";
     let mut stamps = 0;
     until("the database has counted", PATIENCE, async || {

@@ -19,6 +19,8 @@ mod desk;
 mod ends;
 mod fences;
 mod gates;
+#[path = "../ground/mod.rs"]
+mod ground;
 mod hindrances;
 mod messages;
 mod order;

@@ -199,7 +199,7 @@ async fn a_source_that_cannot_be_read_at_all_is_refused_at_the_start() {
          headers = { authorization = 'env:LEASEHOLD_TEST_MISSING' }",
     );
     let backends = [(config.pools[0].name.clone(), Desk::open().backend())].into();
-    let error = Dispatcher::start_with(bench.store.clone(), config, backends).await.err().unwrap();
+    let error = Dispatcher::start_with(bench.serving.clone(), config, backends).await.err().unwrap();
     let error = format!("{error}: {}", std::error::Error::source(&error).unwrap());
     for named in ["queue \"second\"", "prometheus-query", "authorization", "LEASEHOLD_TEST_MISSING"] {
         assert!(error.contains(named), "{error}");

@@ -20,7 +20,7 @@ async fn assert_refused(config: DispatcherConfig, named: &str) {
     for pool in &mut config.pools {
         "http://localhost:1/".clone_into(&mut pool.backend.url);
     }
-    let error = Dispatcher::start(bench.store.clone(), config).await.err().expect(named);
+    let error = Dispatcher::start(bench.serving.clone(), config).await.err().expect(named);
     let StartError::Config(reason) = &error else { panic!("{error:?}") };
     assert!(reason.to_string().contains(named), "{reason} does not name {named}");
     assert_eq!(bench.value::<i64>("SELECT count(*) FROM queues", &[]).await, 0, "nothing was made");
@@ -65,9 +65,9 @@ fn an_unknown_gate_and_an_unknown_parameter_are_refused_by_name() {
 #[tokio::test]
 async fn a_pool_without_a_backend_is_refused_by_name() {
     let bench = Bench::new().await;
-    let error = Dispatcher::start_with(bench.store.clone(), config(), HashMap::new()).await.err().unwrap();
+    let error = Dispatcher::start_with(bench.serving.clone(), config(), HashMap::new()).await.err().unwrap();
     assert_eq!(error.to_string(), format!("pool \"{POOL}\" has no backend"));
-    let error = Dispatcher::start(bench.store.clone(), config()).await.err().unwrap();
+    let error = Dispatcher::start(bench.serving.clone(), config()).await.err().unwrap();
     assert!(matches!(&error, StartError::Backend { pool, .. } if pool == POOL), "{error:?}");
     assert_eq!(bench.value::<i64>("SELECT count(*) FROM partitions", &[]).await, 0, "nothing was leased");
 }
@@ -81,7 +81,7 @@ async fn a_gate_whose_tenants_the_queue_does_not_tell_apart_is_refused_by_name()
     let mut config = config();
     config.queues[0].gate = quota(QuotaMode::Concurrency, 1);
     let backends = || HashMap::from([(POOL.to_owned(), Desk::open().backend())]);
-    let refused = Dispatcher::start_with(bench.store.clone(), config.clone(), backends()).await;
+    let refused = Dispatcher::start_with(bench.serving.clone(), config.clone(), backends()).await;
     let Err(StartError::Config(error)) = refused else { panic!("it started") };
     let message = error.to_string();
     assert!(
@@ -89,5 +89,5 @@ async fn a_gate_whose_tenants_the_queue_does_not_tell_apart_is_refused_by_name()
         "{message}"
     );
     bench.store.configure_queue(QUEUE, &json!({ "tenant_attributes": ["org", "userid"] })).await.unwrap();
-    Dispatcher::start_with(bench.store.clone(), config, backends()).await.unwrap();
+    Dispatcher::start_with(bench.serving.clone(), config, backends()).await.unwrap();
 }

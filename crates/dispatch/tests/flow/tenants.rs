@@ -80,7 +80,7 @@ async fn a_refused_backlog_is_not_polled_over_and_over() {
     assert_eq!(desk.calls().len(), 1000);
     assert!(desk.peak() <= 4);
     // Sessions report what they counted when they end, at the latest.
-    bench.store.close().await;
+    bench.serving.close().await;
     let sql = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'requests'";
     let mut stamps = 0;
     until("the database has counted", PATIENCE, async || {
@@ -88,7 +88,8 @@ async fn a_refused_backlog_is_not_polled_over_and_over() {
         stamps >= 1000
     })
     .await;
-    assert!(stamps < 1500, "1000 requests were stamped and handed back {stamps} times");
+    // A little over 1000, and more where the machine is busy; over and over is tens of thousands.
+    assert!(stamps < 3000, "1000 requests were stamped and handed back {stamps} times");
 }
 
 #[tokio::test]

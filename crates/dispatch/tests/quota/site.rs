@@ -6,47 +6,48 @@ use std::{
 };
 
 use leasehold_dispatch::quota::{Grant, Limit, QuotaClient};
-use leasehold_store::{Store, StoreOptions};
-use leasehold_testkit::{
-    database::{TestDatabase, shared_cluster},
-    proxy::FaultProxy,
-    wait::until,
-};
+use leasehold_store::Store;
+use leasehold_testkit::{proxy::FaultProxy, wait::until};
 use tokio_postgres::Client;
+
+use crate::ground::{self, Ground, Role};
 
 /// Until a condition must have come true.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Of a store.
+const CONNECTIONS: usize = 16;
 /// A holder's lease that no test outlives.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 pub(crate) struct Site {
-    database: TestDatabase,
+    ground: Ground,
+    /// Not the one of the clients.
     pub(crate) store: Store,
+    asking: Store,
     pub(crate) sql: Client,
 }
 
 impl Site {
     pub(crate) async fn new() -> Self {
-        let database = TestDatabase::from_template("quota", async |url| {
-            let store = Store::open(&url, &StoreOptions::default()).unwrap();
-            store.migrate().await.unwrap();
-            store.close().await;
-        })
-        .await;
-        let sql = database.connect().await;
-        sql.batch_execute("SET search_path TO leasehold").await.unwrap();
-        Self { store: open(database.url()), sql, database }
+        let ground = Ground::new().await;
+        Self {
+            store: ground.store(Role::Others, CONNECTIONS),
+            asking: ground.store(Role::Quota, CONNECTIONS),
+            sql: ground.connect().await,
+            ground,
+        }
     }
 
     /// A client of a process of its own.
     pub(crate) fn client(&self, ttl: Duration) -> QuotaClient {
-        client_on(&self.store, ttl)
+        client_on(&self.asking, ttl)
     }
 
     /// A client whose every statement passes a proxy of its own.
     pub(crate) async fn behind_proxy(&self, ttl: Duration) -> (QuotaClient, FaultProxy) {
-        let proxy = FaultProxy::start(shared_cluster().await.address()).await;
-        (client_on(&open(&proxy.url(self.database.url())), ttl), proxy)
+        let proxy = ground::proxy().await;
+        let store = ground::open(&self.ground.url_behind(&proxy, Role::Quota), CONNECTIONS);
+        (client_on(&store, ttl), proxy)
     }
 
     /// Slots of a key that live holders have.
@@ -92,8 +93,4 @@ pub(crate) async fn acquire_all(client: &QuotaClient, limit: &Limit) -> Vec<Gran
 fn client_on(store: &Store, ttl: Duration) -> QuotaClient {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     QuotaClient::new(store, &format!("process-{}", NEXT.fetch_add(1, Ordering::Relaxed)), ttl)
-}
-
-fn open(url: &str) -> Store {
-    Store::open(url, &StoreOptions { pool_size: 16, ..StoreOptions::default() }).unwrap()
 }

@@ -9,14 +9,8 @@ use std::{
 };
 
 use leasehold_dispatch::receiver::{Failure, Receiver, WorkerOptions};
-use leasehold_store::{
-    Error, Listener, NewMessage, QueueStats, Receive, ReceivedMessage, Reply, Store, StoreOptions,
-};
-use leasehold_testkit::{
-    database::{TestDatabase, shared_cluster},
-    proxy::FaultProxy,
-    wait::until,
-};
+use leasehold_store::{Error, Listener, NewMessage, QueueStats, Receive, ReceivedMessage, Reply, Store};
+use leasehold_testkit::{proxy::FaultProxy, wait::until};
 use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -25,13 +19,17 @@ use tokio::{
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
+use crate::ground::{self, Ground, Role};
+
 /// Until a condition must have come true.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const QUEUE: &str = "q";
+/// Of a store.
+const CONNECTIONS: usize = 8;
 const HOUR: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Bench {
-    database: TestDatabase,
+    ground: Ground,
     /// Not through the proxy.
     pub(crate) store: Store,
     /// What the receiver speaks through, its bells excepted.
@@ -42,19 +40,14 @@ pub(crate) struct Bench {
 impl Bench {
     /// The queue has these settings beside its defaults.
     pub(crate) async fn new(config: Value) -> Self {
-        let database = TestDatabase::from_template("receiver", async |url| {
-            let store = open(&url);
-            store.migrate().await.unwrap();
-            store.close().await;
-        })
-        .await;
-        let store = open(database.url());
+        let ground = Ground::new().await;
+        let store = ground.store(Role::Others, CONNECTIONS);
         store.create_queue(QUEUE, &config).await.unwrap();
-        let proxy = FaultProxy::start(shared_cluster().await.address()).await;
-        let listener = Arc::new(Listener::start(&store));
-        let behind = open(&proxy.url(database.url()));
+        let proxy = ground::proxy().await;
+        let listener = Arc::new(Listener::start(&ground.store(Role::Receiver, CONNECTIONS)));
+        let behind = ground::open(&ground.url_behind(&proxy, Role::Receiver), CONNECTIONS);
         let receiver = Receiver::with_listener(&behind, QUEUE, listener).looking_every(HOUR);
-        Self { database, store, proxy, receiver }
+        Self { ground, store, proxy, receiver }
     }
 
     /// As [`Bench::new`], with a lock of a second.
@@ -64,9 +57,7 @@ impl Bench {
 
     /// Not through the proxy; the search path is the installation's schema.
     pub(crate) async fn connect(&self) -> Client {
-        let client = self.database.connect().await;
-        client.batch_execute("SET search_path TO leasehold").await.unwrap();
-        client
+        self.ground.connect().await
     }
 
     pub(crate) async fn send(&self, count: usize) -> Vec<i64> {
@@ -122,10 +113,6 @@ impl Bench {
         });
         Crew { run, stop, arrived, counts }
     }
-}
-
-fn open(url: &str) -> Store {
-    Store::open(url, &StoreOptions { pool_size: 8, ..StoreOptions::default() }).unwrap()
 }
 
 /// What handlers have done.

@@ -7,6 +7,8 @@
 mod bench;
 mod closing;
 mod concurrency;
+#[path = "../ground/mod.rs"]
+mod ground;
 mod locks;
 mod outcomes;
 mod wakings;

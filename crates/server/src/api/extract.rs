@@ -3,7 +3,7 @@
 use std::{fmt, marker::PhantomData, ops::RangeInclusive, time::Duration};
 
 use axum::{
-    body::Bytes,
+    body::{Bytes, HttpBody},
     extract::{FromRequest, FromRequestParts, Request},
     http::{header::CONTENT_TYPE, request::Parts},
 };
@@ -40,6 +40,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
+/// What a body is held to, as an extension of the request.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) time: Duration,
+    pub(super) max_bytes: usize,
+}
+
 /// The body: a JSON object.
 ///
 /// Its type must be said: a page in a browser can send other types to a server that did not invite it.
@@ -53,7 +60,16 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
         if !kind.is_some_and(is_json) {
             return Err(Problem::new(Code::UnsupportedMediaType, "Content-Type must be application/json"));
         }
-        let bytes = Bytes::from_request(request, state).await?;
+        let unbounded = Arrival { time: Duration::MAX, max_bytes: usize::MAX };
+        let Arrival { time, max_bytes } = *request.extensions().get().unwrap_or(&unbounded);
+        // As announced: it need not be sent to be refused.
+        if request.body().size_hint().lower() > max_bytes as u64 {
+            return Err(Problem::new(Code::BodyTooLarge, "the body is larger than max_body_bytes of [api]"));
+        }
+        let bytes =
+            tokio::time::timeout(time, Bytes::from_request(request, state)).await.map_err(|_| {
+                Problem::new(Code::RequestTimeout, "the body did not arrive within read_timeout of [api]")
+            })??;
         read(&bytes).map(Self)
     }
 }

@@ -70,8 +70,11 @@ const ALWAYS: [(&str, &str); 6] = [
     ("503", "The database cannot be reached, or the server stops; what was asked may have been done"),
     ("504", "The database did not answer in time; what was asked may have been done"),
 ];
-const WITH_A_BODY: [(&str, &str); 2] =
-    [("413", "The body is too large"), ("415", "The body is not said to be application/json")];
+const WITH_A_BODY: [(&str, &str); 3] = [
+    ("408", "The body did not arrive in time"),
+    ("413", "The body is too large"),
+    ("415", "The body is not said to be application/json"),
+];
 
 /// The document as it is served. `is_open`: no token is asked for.
 pub(super) fn render(document: &utoipa::openapi::OpenApi, is_open: bool) -> serde_json::Result<Bytes> {

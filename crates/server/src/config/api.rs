@@ -1,6 +1,6 @@
 //! `[api]`: where the HTTP API listens, and who may do what through it.
 
-use std::{collections::BTreeSet, fmt, net::SocketAddr};
+use std::{collections::BTreeSet, fmt, net::SocketAddr, time::Duration};
 
 use serde::Deserialize;
 
@@ -21,11 +21,15 @@ pub(crate) struct ApiSection {
     tokens: Vec<TokenSetting>,
     /// The largest body of a call. Default 16 MiB.
     max_body_bytes: usize,
+    /// How long the head of a call may take to arrive, and its body after that. Default 60 s.
+    #[serde(with = "leasehold_dispatch::duration::positive")]
+    read_timeout: Duration,
 }
 
 impl Default for ApiSection {
     fn default() -> Self {
-        Self { listen: None, tokens: Vec::new(), max_body_bytes: 16 << 20 }
+        let Options { max_body_bytes, read_timeout, .. } = Options::default();
+        Self { listen: None, tokens: Vec::new(), max_body_bytes, read_timeout }
     }
 }
 
@@ -73,7 +77,8 @@ impl ApiSection {
                  could do everything: give [api] tokens, or listen on 127.0.0.1"
             )));
         }
-        Ok(Some(Options { listen, access, max_body_bytes: self.max_body_bytes }))
+        let (max_body_bytes, read_timeout) = (self.max_body_bytes, self.read_timeout);
+        Ok(Some(Options { listen, access, max_body_bytes, read_timeout }))
     }
 }
 

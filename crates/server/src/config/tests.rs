@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use proptest::{prelude::*, sample::Index};
+
 use super::*;
 
 const SAMPLE: &str = include_str!("../../leasehold.sample.toml");
@@ -213,4 +215,115 @@ fn a_gate_whose_header_is_not_in_the_environment_is_refused_by_name() {
     let message = format!("{:#}", Config::parse(&text).unwrap().check_backends().unwrap_err());
     assert!(message.contains("queue \"chat\": gate prometheus-query"), "{message}");
     assert!(message.contains("LEASEHOLD_TEST_MISSING"), "{message}");
+}
+
+/// What is put in the place of a value.
+const ODD: &[&str] = &[
+    "''",
+    "'x'",
+    "' '",
+    "'🦀'",
+    "\"\\u0000\"",
+    "'-1s'",
+    "'0s'",
+    "'365d'",
+    "'999999999999h'",
+    "'1'",
+    "-1",
+    "0",
+    "1",
+    "1e308",
+    "nan",
+    "inf",
+    "-inf",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775808",
+    "0.5",
+    "true",
+    "[]",
+    "{}",
+    "[[]]",
+    "[{}]",
+    "{ a = 1 }",
+    "{ type = 'composite', gates = [] }",
+    "1979-05-27T07:32:00Z",
+    "'http://[::1'",
+    "'http://a b/'",
+    "'file:///etc/passwd'",
+    "'env:LEASEHOLD_TEST_MISSING'",
+    "'127.0.0.1:99999'",
+    "'127.0.0.1:1'",
+    "",
+    "'",
+    "[",
+    "\"\"\"",
+];
+
+#[derive(Clone, Debug)]
+enum Change {
+    Delete,
+    Double,
+    Misname(char),
+    Retype(&'static str),
+    Break(char),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        Just(Change::Delete),
+        Just(Change::Double),
+        any::<char>().prop_map(Change::Misname),
+        prop::sample::select(ODD).prop_map(Change::Retype),
+        any::<char>().prop_map(Change::Break),
+    ]
+}
+
+/// The file with one of its settings, tables included, changed.
+fn changed(text: &str, at: Index, change: &Change) -> String {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let settings: Vec<usize> =
+        (0..lines.len()).filter(|n| !lines[*n].starts_with('#') && !lines[*n].is_empty()).collect();
+    if settings.is_empty() {
+        return text.to_owned();
+    }
+    let at = settings[at.index(settings.len())];
+    match change {
+        Change::Delete => drop(lines.remove(at)),
+        Change::Double => lines.insert(at, lines[at].clone()),
+        Change::Misname(letter) => lines[at].insert(0, *letter),
+        Change::Retype(value) => {
+            let key = lines[at].split(" = ").next().unwrap_or_default().to_owned();
+            lines[at] = format!("{key} = {value}");
+        }
+        Change::Break(letter) => {
+            let middle = lines[at].char_indices().nth(lines[at].chars().count() / 2).map_or(0, |(n, _)| n);
+            lines[at].insert(middle, *letter);
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+proptest! {
+    /// What is wrong is said with its line, or its pool or queue; what is taken can be looked at and used.
+    #[test]
+    fn any_change_of_a_file_is_taken_or_refused_by_its_place(
+        changes in prop::collection::vec((any::<Index>(), change()), 1..4), is_short in any::<bool>(),
+    ) {
+        let start = if is_short { GOOD.to_owned() } else { sample_in_full() };
+        let text = changes.iter().fold(start, |text, (at, change)| changed(&text, *at, change));
+        match Config::parse(&text) {
+            Ok(config) => {
+                let shown = format!("{config:?} {}", config.summary());
+                prop_assert!(shown.contains("pool"));
+                config.dispatcher().check().unwrap();
+                let _ = config.api.map(|api| api.options().map_err(|error| error.to_string()));
+            }
+            Err(message) => {
+                let places = ["line ", "pool ", "queue ", "pools ", "lease_ttl", "poll_batch", "at least one pool", "[database]"];
+                let is_placed = places.iter().any(|place| message.contains(place));
+                prop_assert!(is_placed, "{message}\n{text}");
+            }
+        }
+    }
 }

@@ -38,6 +38,7 @@ pub(crate) async fn read<T: Line>(
     taken: &str,
     mut take: impl AsyncFnMut(Vec<Numbered<T>>) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
+    let name = if path.as_os_str() == "-" { "stdin".into() } else { path.display().to_string() };
     let mut lines = Lines::open(path).await?;
     let mut progress = Progress::new(lines.size);
     let mut signals = Signals::catch()?;
@@ -67,7 +68,7 @@ pub(crate) async fn read<T: Line>(
         }
         if let Some(fault) = fault {
             progress.clear();
-            bail!("{fault}; {}", so_far(taken, taken_to));
+            bail!("{name}: {fault}; {}", so_far(taken, taken_to));
         }
     }
     progress.clear();
@@ -185,6 +186,8 @@ fn style(template: &str) -> ProgressStyle {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[derive(Debug, PartialEq)]
@@ -211,6 +214,34 @@ mod tests {
         let (batch, fault) = lines("1\n\n2\nthree\n".into()).batch().await;
         assert_eq!(batch, [(1, Number(1)), (3, Number(2))]);
         assert_eq!(fault.unwrap(), "line 4: three is no number");
+    }
+
+    proptest! {
+        /// No line is lost, and a faulty one is named by its number, whatever stands in the file.
+        #[test]
+        fn any_file_is_read_up_to_its_first_faulty_line(
+            text in prop::collection::vec("[0-9]{1,3}|[0-9]{1,3}|[0-9]{1,3}\r| {0,2}|[0-9]{30}|x", 0..30), last in prop::collection::vec(any::<u8>(), 0..4),
+        ) {
+            let bytes = [text.join("\n").as_bytes(), b"\n", &last].concat();
+            let mut lines = Lines { input: Box::new(std::io::Cursor::new(bytes.clone())), size: None, number: 0, bytes: 0 };
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let (batch, fault) = runtime.block_on(lines.batch::<Number>());
+            let read = |line: &[u8]| std::str::from_utf8(line).map_err(|_| String::new()).and_then(Number::parse);
+            let mut wanted = Vec::new();
+            let mut first_fault = None;
+            for (n, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+                match read(line) {
+                    Ok(number) => wanted.extend(number.map(|number| (n, number))),
+                    Err(_) => {
+                        first_fault = Some(format!("line {n}: "));
+                        break;
+                    }
+                }
+            }
+            prop_assert_eq!(batch, wanted);
+            prop_assert_eq!(fault.is_some(), first_fault.is_some());
+            prop_assert!(fault.unwrap_or_default().starts_with(&first_fault.unwrap_or_default()));
+        }
     }
 
     #[tokio::test]

@@ -10,11 +10,28 @@ use tokio::task::JoinSet;
 use crate::{
     support::{GENERATION, TTL, completion, connect, ids, migrated, request, stamps},
     tenants::turns,
+    upgrades::{embedded, migrated_to},
 };
 
-mod embedded {
-    refinery::embed_migrations!("../../migrations");
-}
+/// The checksums of the migrations, in order.
+const RELEASED: &[u64] = &[
+    5_663_930_417_282_073_498,
+    8_862_797_720_062_256_179,
+    3_081_604_594_909_047_905,
+    17_816_270_145_161_461_310,
+    16_566_589_165_311_484_182,
+    6_239_256_422_982_548_325,
+    4_419_172_575_383_261_469,
+    13_010_858_359_770_513_598,
+    14_768_666_570_605_283_703,
+    1_578_475_764_745_787_748,
+    6_073_166_258_767_979_985,
+    7_763_518_441_438_353_656,
+    5_883_640_435_150_914_252,
+    18_181_706_116_336_787_528,
+    12_341_745_607_214_056_957,
+    1_332_633_749_554_819_660,
+];
 
 /// Everything in a schema, by kind and name, with the row versions of its catalogue entries: any DDL shows.
 const OBJECTS: &str = "
@@ -43,6 +60,14 @@ async fn migrating_again_changes_nothing() {
     let report = store.migrate().await.unwrap();
     assert_eq!((report.from, report.to, report.outstanding), (SCHEMA_VERSION, SCHEMA_VERSION, vec![]));
     assert_eq!(objects(&database, "leasehold").await, before);
+}
+
+/// What was released is in databases out there: it is never edited, only followed by another.
+#[test]
+fn released_migrations_never_change() {
+    let runner = embedded::migrations::runner();
+    let found: Vec<u64> = runner.get_migrations().iter().map(refinery::Migration::checksum).collect();
+    assert_eq!(found, RELEASED, "a new one is added to the list, an old one is left alone");
 }
 
 /// Case 2: a current schema is only looked at, so that a rolling start waits for nobody.
@@ -149,20 +174,10 @@ async fn older_schema_is_not_worked_with() {
     assert!(error.to_string().contains("leasehold migrate"), "{error}");
 }
 
-/// A schema of version 5, as a program of that time made it.
-async fn migrated_to_version_5() -> TestDatabase {
-    let database = TestDatabase::empty().await;
-    let mut client = connect(database.url()).await;
-    client.batch_execute("CREATE SCHEMA leasehold").await.unwrap();
-    let mut runner = embedded::migrations::runner().set_target(refinery::Target::Version(5));
-    runner.set_migration_table_name("schema_history").run_async(&mut client).await.unwrap();
-    database
-}
-
 /// Invariant 5: what waits, runs or is parked while the schema is migrated has its outcome.
 #[tokio::test]
 async fn requests_from_before_a_migration_are_dispatched_after_it() {
-    let database = migrated_to_version_5().await;
+    let database = migrated_to(5).await;
     // One store before and after: its prepared statements change under it.
     let store = store(&database, "leasehold");
     let queue = store.ensure_queue("q").await.unwrap();
