@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::{
     installation::{Installation, backend},
-    serve::{Serve, configuration, logged},
+    reading::logged,
+    serve::{Serve, configuration},
 };
 
 /// A serving process with the API, and how to call it.

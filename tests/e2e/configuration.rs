@@ -4,8 +4,10 @@ use leasehold_testkit::database::TestDatabase;
 
 use crate::{
     code_blocks,
-    installation::{Directory, Installation},
-    process::{Ran, leasehold, run},
+    directory::Directory,
+    installation::Installation,
+    process::leasehold,
+    ran::{Ran, run},
     read, repository,
 };
 

@@ -5,10 +5,14 @@ use serde_json::{Value, json};
 
 use crate::{
     PATIENCE,
-    installation::{Directory, Installation, backend},
-    process::{Running, leasehold, run},
-    read, repository,
-    serve::{Serve, get},
+    directory::Directory,
+    installation::{Installation, backend},
+    process::{Running, leasehold},
+    ran::run,
+    read,
+    reading::get,
+    repository,
+    serve::Serve,
 };
 
 /// Where both mount their configuration.

@@ -14,18 +14,18 @@ use std::{
 use leasehold_store::{Store, StoreOptions};
 use leasehold_testkit::{
     cluster::{Cluster, ClusterOptions, find_bin_dir},
-    database::temporary_directory,
+    database::{connect, temporary_directory},
     wait::until,
 };
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
-use crate::{installation::Directory, process::leasehold};
+use crate::{directory::Directory, member::Member, process::leasehold};
 use handlers::{Backend, receive, receiver_command};
 use history::{Groups, judge, watch};
 use ledger::{Entry, Ledger, Scribe, What};
 use producers::{ACCEPTED, produce};
-use storm::{Member, on_postgres, on_processes};
+use storm::{on_postgres, on_processes};
 
 const QUEUE: &str = "orders";
 const GROUPS: usize = 12;
@@ -77,12 +77,6 @@ async fn cluster() -> (Cluster, String) {
     cluster.create_database("shop").await.unwrap();
     let url = cluster.url("shop");
     (cluster, url)
-}
-
-async fn connect(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
 }
 
 async fn install(url: &str) {

@@ -1,13 +1,10 @@
-//! A database with the schema in it, files of a test's own, and what must be true of requests in the end.
+//! A database with the schema in it, and what must be true of requests in the end.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 use leasehold_store::{Store, StoreOptions};
 use leasehold_testkit::{
-    database::{TestDatabase, temporary_directory},
+    database::TestDatabase,
     stand_in::{StandIn, StandInOptions},
     wait::until,
 };
@@ -18,34 +15,10 @@ use tokio_postgres::{
 
 use crate::{
     PATIENCE,
-    process::{Ran, leasehold, run},
+    directory::Directory,
+    process::leasehold,
+    ran::{Ran, run},
 };
-
-/// A directory that goes with the test.
-pub(crate) struct Directory(PathBuf);
-
-impl Directory {
-    pub(crate) fn new() -> Self {
-        Self(temporary_directory())
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Writes a file and returns its path as an argument.
-    pub(crate) fn write(&self, name: &str, content: &str) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, content).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// An installation in a database of its own.
 pub(crate) struct Installation {

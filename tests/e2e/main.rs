@@ -15,15 +15,23 @@ mod commands;
 mod configuration;
 mod containers;
 mod dead_letters;
+#[path = "../processes/directory.rs"]
+mod directory;
 mod fleet;
 mod groups;
 mod health;
 mod installation;
 mod kills;
+#[path = "../processes/member.rs"]
+mod member;
 mod messages;
+#[path = "../processes/process.rs"]
 mod process;
 mod queues;
 mod quota;
+mod ran;
+#[path = "../processes/reading.rs"]
+mod reading;
 mod serve;
 mod tour;
 mod traces;

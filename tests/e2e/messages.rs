@@ -225,6 +225,34 @@ async fn receive_follows_a_queue_until_it_is_interrupted() {
     one.ended_with(0).await;
 }
 
+/// The database gives statements up after a time, as operators like to have it: that passes. Invariant 5.
+#[tokio::test]
+async fn receive_follows_on_past_statements_that_were_out_of_time() {
+    let installation = with_queue(&[]).await;
+    let url = format!("{}?options=-c%20statement_timeout%3D500ms", installation.url());
+    let mut follow = Running::start(leasehold(&["receive", "q", "--follow"]).env("DATABASE_URL", &url));
+    installation.run(&["send", "q", "before"]).await.good();
+    until("it has completed one", PATIENCE, async || stats(&installation).await["total"] == 0).await;
+
+    let hindered = "BEGIN; LOCK TABLE leasehold.requests IN ACCESS EXCLUSIVE MODE";
+    installation.sql.batch_execute(hindered).await.unwrap();
+    let says = |process: &Running| {
+        process
+            .stderr
+            .lines()
+            .into_iter()
+            .find(|line| line.contains("canceling statement due to statement timeout"))
+    };
+    follow.wait_for("it is out of time", says).await;
+    installation.sql.batch_execute("COMMIT").await.unwrap();
+    installation.run(&["send", "q", "after"]).await.good();
+    let two = |process: &Running| Some(process.stdout.lines()).filter(|lines| lines.len() == 2);
+    follow.wait_for("it goes on", two).await;
+    follow.signal("INT").await;
+    follow.ended_with(0).await;
+    assert_eq!(stats(&installation).await["total"], 0, "completed");
+}
+
 /// A first signal waits for the reader, whose messages are then completed; a second one does not.
 #[tokio::test]
 async fn a_second_signal_ends_a_receive_whose_reader_is_stuck() {

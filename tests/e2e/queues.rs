@@ -2,10 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    installation::Installation,
-    process::{leasehold, run},
-};
+use crate::{installation::Installation, process::leasehold, ran::run};
 
 async fn config_of(installation: &Installation, queue: &str) -> Value {
     let lines = installation.run(&["queue", "list", "--json"]).await.good().lines();

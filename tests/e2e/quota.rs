@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 
 use crate::{
     PATIENCE, code_blocks,
-    installation::{Directory, Installation, backend},
-    process::{leasehold, run},
+    directory::Directory,
+    installation::{Installation, backend},
+    process::leasehold,
+    ran::run,
     read,
     serve::{Serve, configuration},
 };

@@ -1,12 +1,12 @@
 //! `leasehold serve` under way.
 
 use leasehold_testkit::{stand_in::StandIn, wait::until};
-use serde_json::Value;
 
 use crate::{
     PATIENCE,
     installation::Installation,
     process::{Running, leasehold},
+    reading::{get, logged},
 };
 
 /// A process that serves, and what it has said of itself.
@@ -60,23 +60,5 @@ impl Serve {
     pub(crate) async fn stop(mut self) {
         self.process.signal("TERM").await;
         self.process.ended_with(0).await;
-    }
-}
-
-/// A field of the log's lines, wherever it comes first.
-pub(crate) fn logged(process: &Running, field: &str) -> Option<String> {
-    let lines = process.stderr.lines();
-    let values = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    values.filter_map(|value| Some(value.get(field)?.as_str()?.to_owned())).next()
-}
-
-/// Status and body. A server that cannot be reached has the status 0.
-pub(crate) async fn get(url: &str) -> (u16, String) {
-    // Some other test may have installed it.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    match client.get(url).send().await {
-        Ok(response) => (response.status().as_u16(), response.text().await.unwrap_or_default()),
-        Err(error) => (0, error.to_string()),
     }
 }

@@ -9,7 +9,7 @@ use tokio_postgres::{Client, NoTls};
 use crate::{
     PATIENCE,
     process::{Running, leasehold},
-    serve::get,
+    reading::get,
 };
 
 /// `up` on a directory, once it is ready.

@@ -77,12 +77,13 @@ impl Place {
     }
 }
 
-/// Who follows waits for a database that is away, and says so in the log; what was taken in between comes again.
+/// Who follows waits for a database that is away, or gives a statement up for now, and says so in the log; what was taken
+/// in between comes again.
 ///
 /// # Errors
 /// Any other error than that.
 pub(crate) fn survive(error: anyhow::Error) -> anyhow::Result<()> {
-    if !error.chain().any(|layer| layer.downcast_ref().is_some_and(StoreError::outcome_unknown)) {
+    if !error.chain().any(|layer| layer.downcast_ref().is_some_and(StoreError::may_pass)) {
         return Err(error);
     }
     tracing::warn!("{}", exit::chain(&error));

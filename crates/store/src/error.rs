@@ -157,6 +157,16 @@ impl Error {
     pub fn outcome_unknown(&self) -> bool {
         matches!(self, Error::Unavailable { .. } | Error::Timeout { .. })
     }
+
+    /// Whether the same may succeed in a while: the outcome is unknown, or the server gave the statement up for a reason
+    /// of the moment (rolled back, cancelled or out of time, out of resources, a lock not to be had).
+    pub fn may_pass(&self) -> bool {
+        let Error::Database { source, .. } = self else { return self.outcome_unknown() };
+        source.code().is_some_and(|code| {
+            let code = code.code();
+            matches!(code, "57014" | "55P03") || code.starts_with("40") || code.starts_with("53")
+        })
+    }
 }
 
 /// Whether the whole transaction was rolled back by the server for a reason that may not come again.

@@ -137,7 +137,12 @@ fn unique_name(kind: &str) -> String {
     format!("{kind}_{}", NEXT_DATABASE.fetch_add(1, Ordering::Relaxed))
 }
 
-async fn connect(url: &str) -> Client {
+/// A connection to any database, driven by a task of the current runtime.
+///
+/// # Panics
+///
+/// When the server refuses it.
+pub async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await
         .unwrap_or_else(|error| panic!("cannot connect to {url}: {error:?}"));

@@ -3,10 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Api, answer};
-use crate::{
-    installation::Directory,
-    process::{leasehold, run},
-};
+use crate::{directory::Directory, process::leasehold, ran::run};
 
 const GOOD: &str = "[[pools]]\nname = \"p\"\nbackend = { url = \"http://localhost:1/\" }\n[[queues]]\nname = \"q\"\npool = \"p\"\n";
 

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use leasehold_testkit::cluster::Cluster;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::{process::Command, time::sleep};
+use tokio::time::sleep;
 use tokio_postgres::NoTls;
 
-use crate::process::Running;
+use crate::member::Member;
 
 /// How often.
 #[derive(Debug, Default)]
@@ -16,23 +16,6 @@ pub(crate) struct Blows {
     stops: usize,
     /// Processes that did not survive what befell Postgres.
     ended: usize,
-}
-
-/// A process that is started again whenever it has ended.
-pub(crate) struct Member {
-    start: Box<dyn Fn() -> Command + Send>,
-    pub(crate) running: Running,
-}
-
-impl Member {
-    pub(crate) fn start(start: impl Fn() -> Command + Send + 'static) -> Self {
-        let running = Running::start(&mut start());
-        Self { start: Box::new(start), running }
-    }
-
-    fn start_again(&mut self) {
-        self.running = Running::start(&mut (self.start)());
-    }
 }
 
 /// Kills processes, and stops them for up to twice `lapse`: what they had locked or leased is somebody else's then.

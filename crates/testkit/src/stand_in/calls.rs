@@ -33,6 +33,8 @@ pub struct RecordedCall {
     pub concurrent: usize,
     /// How it ended.
     pub outcome: Outcome,
+    /// When it ended; `None` while it is under way.
+    pub ended: Option<Instant>,
 }
 
 /// The calls of one stand-in.
@@ -69,7 +71,8 @@ impl Calls {
         let concurrent = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         self.peak_in_flight.fetch_max(concurrent, Ordering::SeqCst);
         let started = Instant::now();
-        let call = RecordedCall { path, headers, body, started, concurrent, outcome: Outcome::Pending };
+        let outcome = Outcome::Pending;
+        let call = RecordedCall { path, headers, body, started, concurrent, outcome, ended: None };
         let index = self.list().map(|mut list| {
             list.push(call.clone());
             list.len() - 1
@@ -109,6 +112,7 @@ impl Drop for CallGuard {
     fn drop(&mut self) {
         if let Some((mut list, index)) = self.calls.list().zip(self.index) {
             list[index].outcome = self.outcome;
+            list[index].ended = Some(Instant::now());
         }
         if self.outcome == Outcome::Aborted {
             self.calls.aborted.fetch_add(1, Ordering::SeqCst);

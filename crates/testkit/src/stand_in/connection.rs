@@ -3,10 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -17,22 +20,42 @@ pub(super) struct BreakableListener {
     pub(super) stop: CancellationToken,
 }
 
-/// A TCP connection; once its token is cancelled, reading and writing fail and the peer is sent a reset.
+/// A TCP connection; once its token is cancelled, reading and writing fail and the peer is sent its last words, or a
+/// reset where there are none.
 pub(super) struct Connection {
     stream: TcpStream,
     token: CancellationToken,
     broken: Pin<Box<WaitForCancellationFutureOwned>>,
+    last_words: Arc<OnceLock<Bytes>>,
 }
 
 /// Breaks the connection that a request came on.
 #[derive(Debug, Clone)]
-pub(super) struct Breaker(CancellationToken);
+pub(super) struct Breaker {
+    token: CancellationToken,
+    last_words: Arc<OnceLock<Bytes>>,
+}
 
 impl Breaker {
     /// Breaks it, and never returns: the request is dropped with its connection.
     pub(super) async fn reset(self) -> ! {
-        self.0.cancel();
+        self.token.cancel();
         std::future::pending().await
+    }
+
+    /// Sends `words` as they are and ends the connection; never returns, as [`Breaker::reset`].
+    pub(super) async fn say(self, words: Bytes) -> ! {
+        // A connection has last words once.
+        let _ = self.last_words.set(words);
+        self.reset().await
+    }
+
+    /// Breaks it after a while, whatever happens on it by then.
+    pub(super) fn reset_later(self, after: Duration) {
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            self.token.cancel();
+        });
     }
 }
 
@@ -46,7 +69,7 @@ impl Listener for BreakableListener {
         let _ = stream.set_nodelay(true);
         let token = self.stop.child_token();
         let broken = Box::pin(token.clone().cancelled_owned());
-        (Connection { stream, token, broken }, address)
+        (Connection { stream, token, broken, last_words: Arc::default() }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -56,7 +79,8 @@ impl Listener for BreakableListener {
 
 impl Connected<IncomingStream<'_, BreakableListener>> for Breaker {
     fn connect_info(stream: IncomingStream<'_, BreakableListener>) -> Self {
-        Self(stream.io().token.clone())
+        let Connection { token, last_words, .. } = stream.io();
+        Self { token: token.clone(), last_words: Arc::clone(last_words) }
     }
 }
 
@@ -65,8 +89,16 @@ impl Connection {
         if self.broken.as_mut().poll(context).is_pending() {
             return Ok(());
         }
-        // Closing then sends a reset. Where it is refused, the peer sees an ordinary end.
-        let _ = self.stream.set_zero_linger();
+        match self.last_words.get() {
+            // Few enough for the socket's buffer; the end that follows says when they are all.
+            Some(words) => {
+                let _ = self.stream.try_write(words);
+            }
+            // Closing then sends a reset. Where it is refused, the peer sees an ordinary end.
+            None => {
+                let _ = self.stream.set_zero_linger();
+            }
+        }
         // The token may be asked again, the future may not.
         self.broken = Box::pin(self.token.clone().cancelled_owned());
         Err(io::ErrorKind::ConnectionReset.into())

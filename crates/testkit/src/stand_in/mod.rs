@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +49,10 @@ pub enum Answer {
     Hang,
     /// Nothing: the TCP connection is reset.
     Reset,
+    /// These bytes, which need be no HTTP, and the end of the connection.
+    Raw(Bytes),
+    /// As the request asks; the connection, idle by then or not, is reset this much later.
+    ThenReset(Duration),
     /// As the request asks, but a stream breaks off after half its words, without `data: [DONE]`. The
     /// answer is a stream even if none was asked for.
     CutStream,

@@ -95,6 +95,8 @@ async fn answer(state: &State, breaker: Breaker, request: Request) -> Response {
         Answer::Delay(delay) => tokio::time::sleep(delay).await,
         Answer::Hang => std::future::pending().await,
         Answer::Reset => breaker.reset().await,
+        Answer::Raw(words) => breaker.say(words).await,
+        Answer::ThenReset(after) => breaker.reset_later(after),
         Answer::Status(status, headers, body) => {
             guard.finish();
             return with_status(status, headers, body);

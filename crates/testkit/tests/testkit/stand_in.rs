@@ -179,6 +179,31 @@ async fn cut_stream_ends_half_way_without_done() {
 }
 
 #[tokio::test]
+async fn raw_answer_is_these_bytes_and_the_end() {
+    let stand_in = stand_in().await;
+    stand_in.script(vec![Answer::Raw("no HTTP at all".into())]);
+    let mut said = Vec::new();
+    send(&stand_in, CHAT, &chat("x")).await.unwrap().read_to_end(&mut said).await.unwrap();
+    assert_eq!(said, b"no HTTP at all");
+    until("the call is over", DEADLINE, async || stand_in.aborted() == 1).await;
+    let calls = stand_in.calls();
+    assert!(calls[0].ended.is_some_and(|ended| ended >= calls[0].started));
+}
+
+#[tokio::test]
+async fn connection_is_reset_after_its_answer() {
+    let stand_in = stand_in().await;
+    stand_in.script(vec![Answer::ThenReset(Duration::from_millis(20))]);
+    let mut stream = TcpStream::connect(stand_in.addr).await.unwrap();
+    stream.write_all(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi").await.unwrap();
+    let mut said = Vec::new();
+    let error = stream.read_to_end(&mut said).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert!(said.ends_with(b"hi"), "{:?}", String::from_utf8_lossy(&said));
+    assert_eq!((stand_in.calls()[0].outcome, stand_in.aborted()), (Outcome::Finished, 0));
+}
+
+#[tokio::test]
 async fn hanging_call_is_in_flight_until_the_client_goes_away() {
     let stand_in = stand_in().await;
     stand_in.script(vec![Answer::Hang, Answer::Hang]);

@@ -50,6 +50,9 @@ pub struct HttpBackendConfig {
     pub fairness_header: String,
     /// The metadata key that holds a request's fairness id. Default `fairness_id`.
     pub fairness_metadata_key: String,
+    /// The header that carries the attempt: a number that no two calls of a request share. Default empty, which means that
+    /// it is not sent.
+    pub attempt_header: String,
     /// Whether `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` count. Default true.
     pub proxy_from_env: bool,
 }
@@ -67,6 +70,7 @@ impl Default for HttpBackendConfig {
             inference_objective_header: "x-gateway-inference-objective".to_owned(),
             fairness_header: "x-gateway-inference-fairness-id".to_owned(),
             fairness_metadata_key: "fairness_id".to_owned(),
+            attempt_header: String::new(),
             proxy_from_env: true,
         }
     }
@@ -131,6 +135,7 @@ impl fmt::Debug for HttpBackendConfig {
             .field("inference_objective_header", &self.inference_objective_header)
             .field("fairness_header", &self.fairness_header)
             .field("fairness_metadata_key", &self.fairness_metadata_key)
+            .field("attempt_header", &self.attempt_header)
             .field("proxy_from_env", &self.proxy_from_env)
             .finish()
     }

@@ -1,7 +1,7 @@
 //! The headers of a call: which are sent, and whose word counts.
 //!
 //! From weakest to strongest: the defaults, the request's own, the queue's inference objective and
-//! the fairness id, the trace context, the configuration's.
+//! the fairness id, the attempt, the trace context, the configuration's.
 
 use std::collections::BTreeMap;
 
@@ -33,6 +33,7 @@ pub(super) struct CallHeaders {
     inference_objective: Option<HeaderName>,
     fairness: Option<HeaderName>,
     fairness_metadata_key: String,
+    attempt: Option<HeaderName>,
 }
 
 impl CallHeaders {
@@ -48,6 +49,7 @@ impl CallHeaders {
             )?,
             fairness: optional_name("fairness_header", &config.fairness_header)?,
             fairness_metadata_key: config.fairness_metadata_key.clone(),
+            attempt: optional_name("attempt_header", &config.attempt_header)?,
         })
     }
 
@@ -63,6 +65,9 @@ impl CallHeaders {
         let fairness_id = call.metadata.get(&self.fairness_metadata_key).filter(|id| !id.is_empty());
         if let (Some(name), Some(id)) = (&self.fairness, fairness_id) {
             headers.insert(name, value(name.as_str(), id)?);
+        }
+        if let Some(name) = &self.attempt {
+            headers.insert(name, HeaderValue::from(call.attempt));
         }
         for (name, value) in &call.trace {
             // A trace context that cannot be sent is no reason to fail the request.

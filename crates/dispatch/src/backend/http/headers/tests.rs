@@ -136,6 +136,14 @@ fn a_bad_header_name_is_refused_by_its_key() {
 }
 
 #[test]
+fn the_attempt_is_sent_where_it_has_a_header_and_is_no_requests_to_set() {
+    let config = HttpBackendConfig { attempt_header: "X-Attempt".to_owned(), ..HttpBackendConfig::default() };
+    let call = Call { attempt: 17, headers: map([("x-attempt", "theirs")]), ..Call::default() };
+    let headers = CallHeaders::new(&config, |_| None).unwrap().for_call(&call).unwrap();
+    assert_eq!(headers["x-attempt"], "17");
+}
+
+#[test]
 fn an_emptied_header_name_sends_nothing() {
     let config = HttpBackendConfig {
         fairness_header: String::new(),

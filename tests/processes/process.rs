@@ -1,14 +1,13 @@
-//! Running the program: to its end, or until a signal.
+//! The program as a process under way: what it prints, and signals for it.
 
 use std::{
-    process::{ExitStatus, Output, Stdio},
+    process::{ExitStatus, Stdio},
     sync::{Arc, Mutex},
 };
 
 use leasehold_testkit::wait::until;
-use serde_json::Value;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
     time::timeout,
 };
@@ -27,52 +26,6 @@ pub(crate) fn leasehold(args: &[&str]) -> Command {
     }
     command.args(args).kill_on_drop(true);
     command
-}
-
-/// How a program that ran to its end did.
-pub(crate) struct Ran {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
-impl Ran {
-    /// It went well.
-    pub(crate) fn good(self) -> Self {
-        assert_eq!(self.code, 0, "{}", self.stderr);
-        self
-    }
-
-    /// It ended with this exit code, and said this on stderr.
-    pub(crate) fn failed(self, code: i32, said: &[&str]) -> Self {
-        assert_eq!(self.code, code, "{}", self.stderr);
-        for said in said {
-            assert!(self.stderr.contains(said), "{:?} does not say {said:?}", self.stderr);
-        }
-        self
-    }
-
-    /// Its stdout as JSON lines.
-    pub(crate) fn lines(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
-
-/// Runs it to its end, with `input` on its stdin.
-pub(crate) async fn run(command: &mut Command, input: &[u8]) -> Ran {
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    // One that does not read its input may have ended by now.
-    let _ = stdin.write_all(input).await;
-    drop(stdin);
-    let Output { status, stdout, stderr } =
-        timeout(PATIENCE, child.wait_with_output()).await.expect("it ends in time").unwrap();
-    Ran {
-        code: status.code().expect("no signal ended it"),
-        stdout: String::from_utf8(stdout).unwrap(),
-        stderr: String::from_utf8(stderr).unwrap(),
-    }
 }
 
 /// What a process has printed so far, line by line.
@@ -128,9 +81,13 @@ impl Running {
         found.unwrap()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
     /// Sends a signal, by its short name.
     pub(crate) async fn signal(&self, name: &str) {
-        let pid = self.child.id().expect("it runs").to_string();
+        let pid = self.pid().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status().await.unwrap();
         assert!(sent.success(), "SIG{name}");
     }
