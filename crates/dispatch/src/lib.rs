@@ -28,5 +28,5 @@ pub mod receiver;
 pub mod retry;
 
 pub use cancellation::{Cancellations, Watch};
-pub use consumer::{Beat, Consumer, ConsumerOptions, Polled, PolledTenants};
+pub use consumer::{Beat, Bookkeeping, Consumer, ConsumerOptions, Polled, PolledTenants};
 pub use dispatcher::{Dispatcher, DrainReport, Readiness, StartError};
