@@ -16,7 +16,8 @@ use std::{
 };
 
 use leasehold_store::{
-    Completion, Deferral, Dispatched, Error, PARTITIONS, Promotion, Retry, Stamp, Store, TenantPoll,
+    Completion, Deferral, Dispatched, Error, Lease, PARTITIONS, Promotion, Retry, Stamp, Stamped, Store,
+    TenantPoll,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -73,6 +74,21 @@ impl Polled {
         let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
         Some(left.saturating_sub(self.received.elapsed()))
     }
+}
+
+/// What a consumer remembers at one moment: to be looked at when it and the database seem to disagree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bookkeeping {
+    /// Partitions held, draining ones included, as far as it knows.
+    pub leases: Vec<Lease>,
+    /// Those of them on which stamps of a former owner may still be found, or appear.
+    pub unsettled: Vec<i16>,
+    /// Dispatches that somebody works on.
+    pub tracked: Vec<Stamped>,
+    /// Dispatches given up, which the next rebalance hands back.
+    pub orphans: Vec<Stamp>,
+    /// A poll's reply was lost, and what it may have stamped is still looked for.
+    pub reconciling: bool,
 }
 
 /// One owner's part in one queue.
@@ -319,6 +335,11 @@ impl Consumer {
     /// Dispatches tracked.
     pub fn in_flight(&self) -> usize {
         self.ledger().in_flight()
+    }
+
+    /// All it remembers.
+    pub fn bookkeeping(&self) -> Bookkeeping {
+        self.ledger().bookkeeping()
     }
 
     fn settle<'a>(&self, stamps: impl IntoIterator<Item = &'a Stamp>) {

@@ -31,5 +31,5 @@ pub mod retry;
 pub use consumer::ledger;
 
 pub use cancellation::{Cancellations, Watch};
-pub use consumer::{Beat, Consumer, ConsumerOptions, Polled, PolledTenants};
+pub use consumer::{Beat, Bookkeeping, Consumer, ConsumerOptions, Polled, PolledTenants};
 pub use dispatcher::{Dispatcher, DrainReport, Readiness, StartError};

@@ -13,6 +13,7 @@ use leasehold_store::{Flight, Lease, Reset, Stamp, Stamped};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Bookkeeping;
 pub use parts::Parts;
 
 type Key = (String, String);
@@ -237,6 +238,26 @@ impl Ledger {
         let horizon = *current.horizon.get_or_insert(flight.xmax);
         if flight.xmin >= horizon {
             self.mark = None;
+        }
+    }
+
+    /// A copy of everything, in order.
+    pub(crate) fn bookkeeping(&self) -> Bookkeeping {
+        let leases = self.shares.iter().map(|(partition, share)| Lease {
+            partition: *partition,
+            epoch: share.epoch,
+            draining: share.draining_since.is_some(),
+        });
+        let mut tracked: Vec<Stamped> = self.tracked.values().map(|t| t.stamped.clone()).collect();
+        tracked.sort_by(|a, b| a.stamp.cmp(&b.stamp));
+        let mut orphans = self.orphans();
+        orphans.sort();
+        Bookkeeping {
+            leases: leases.collect(),
+            unsettled: self.unsettled(),
+            tracked,
+            orphans,
+            reconciling: self.mark.is_some(),
         }
     }
 

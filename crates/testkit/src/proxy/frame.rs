@@ -116,6 +116,17 @@ impl Frame {
             _ => Request::Other,
         }
     }
+
+    /// A Parse with other SQL.
+    pub(super) fn with_sql(&self, sql: &str) -> Self {
+        let fields = &self.bytes[self.body..];
+        let (statement, rest) = first_string(fields);
+        let parameters = first_string(rest).1;
+        let body = [statement, b"\0", sql.as_bytes(), b"\0", parameters].concat();
+        let length = u32::try_from(body.len() + 4).expect("a statement is shorter than 4 GiB");
+        let bytes = [&self.bytes[..1], &length.to_be_bytes(), &body].concat();
+        Self { bytes, body: self.body }
+    }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -146,6 +157,13 @@ mod tests {
         assert_eq!(next().await.unwrap().request(), Request::Query { sql: b"X" });
         assert_eq!(next().await.unwrap().request(), Request::Sync);
         assert!(next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_parse_may_carry_other_sql() {
+        let mut wire = &b"P\0\0\0\x16s1\0SELECT 1\0\0\x01\0\0\0\x17"[..];
+        let parse = Frame::read(&mut wire).await.unwrap().unwrap().with_sql("SELECT $1");
+        assert_eq!(parse.bytes, b"P\0\0\0\x17s1\0SELECT $1\0\0\x01\0\0\0\x17");
     }
 
     #[tokio::test]

@@ -138,6 +138,12 @@ impl FaultProxy {
         HeldRequest(self.shared.rules.add(marker, Kind::HoldRequest))
     }
 
+    /// From now on, the server is told `other` wherever a statement with the marker that a client prepares has
+    /// `part`: a fault planted into the client's SQL. What is prepared already stays as it is.
+    pub fn rewrite(&self, marker: &str, part: &str, other: &str) {
+        self.shared.rules.rewrite(marker, part, other);
+    }
+
     /// How many matching executions clients have sent, passed on or not, since the proxy started.
     pub fn statements_matching(&self, marker: &str) -> u64 {
         self.shared.rules.executions(marker)

@@ -1,13 +1,14 @@
 //! Passing one connection's messages on, and doing to them what the rules say.
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::Shared;
-use super::frame::{Frame, Opening};
+use super::frame::{Frame, Opening, Request};
 use super::rules::Kind;
 use super::session::Session;
 
@@ -86,10 +87,16 @@ async fn pass_requests(
 ) -> io::Result<Rest> {
     let mut losing = false;
     // A broken client is gone just like one that said goodbye.
-    while let Ok(Some(frame)) = Frame::read(from_client).await {
+    while let Ok(Some(mut frame)) = Frame::read(from_client).await {
         thawed(shared).await;
         let step = session.request(&frame, &shared.rules);
+        if let Request::Parse { sql, .. } = frame.request()
+            && let Some(other) = shared.rules.rewritten(&String::from_utf8_lossy(sql))
+        {
+            frame = frame.with_sql(&other);
+        }
         if let Some(trap) = step.trap {
+            session.keep(Arc::clone(&trap));
             if !trap.kind.concerns_reply() {
                 // What precedes the request is not held up by it.
                 to_server.flush().await?;

@@ -31,6 +31,8 @@ impl Kind {
 struct Progress {
     reached: bool,
     released: bool,
+    /// The connection that it happened on has ended.
+    over: bool,
 }
 
 /// One fault, seen by the test through a handle and by the connection that it happens on.
@@ -61,6 +63,11 @@ impl Trap {
         let _ = self.progress.subscribe().wait_for(condition).await;
     }
 
+    /// Until the connection that it happened on has ended.
+    async fn over(&self) {
+        self.wait_for(|progress| progress.over).await;
+    }
+
     async fn reached(&self) {
         let reached =
             tokio::time::timeout(REACHED_DEADLINE, self.wait_for(|progress| progress.reached)).await;
@@ -75,6 +82,16 @@ impl Trap {
     /// Whether the test has dropped its handle on a fault that it alone can let go.
     fn called_off(trap: &Arc<Self>) -> bool {
         trap.progress.borrow().released && Arc::strong_count(trap) == 1
+    }
+}
+
+/// Says that a fault is over when the connection that it happened on ends, however it does.
+#[derive(Debug)]
+pub(super) struct Connected(pub(super) Arc<Trap>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.progress.send_modify(|progress| progress.over = true);
     }
 }
 
@@ -95,6 +112,11 @@ impl Fault {
     /// Whether the fault has happened.
     pub fn happened(&self) -> bool {
         self.0.progress.borrow().reached
+    }
+
+    /// It is not to happen any more, unless it has.
+    pub fn call_off(self) {
+        self.0.release();
     }
 }
 
@@ -144,6 +166,12 @@ impl HeldRequest {
     pub fn release(&self) {
         self.0.release();
     }
+
+    /// Waits until the connection that it happened on has ended. Where the client has given up, that is when the
+    /// server has run what was passed on.
+    pub async fn over(&self) {
+        self.0.over().await;
+    }
 }
 
 impl Drop for HeldRequest {
@@ -160,6 +188,15 @@ pub(super) struct Rules(Mutex<State>);
 struct State {
     waiting: Vec<Arc<Trap>>,
     executions: HashMap<Arc<str>, u64>,
+    /// What is put in place of parts of statements.
+    rewrites: Vec<Rewrite>,
+}
+
+#[derive(Debug)]
+struct Rewrite {
+    marker: String,
+    part: String,
+    other: String,
 }
 
 impl Rules {
@@ -173,6 +210,20 @@ impl Rules {
     pub(super) fn executions(&self, marker: &str) -> u64 {
         let state = self.state();
         state.executions.iter().filter(|(sql, _)| sql.contains(marker)).map(|(_, count)| count).sum()
+    }
+
+    pub(super) fn rewrite(&self, marker: &str, part: &str, other: &str) {
+        let rewrite = Rewrite { marker: marker.to_owned(), part: part.to_owned(), other: other.to_owned() };
+        self.state().rewrites.push(rewrite);
+    }
+
+    /// What the server is to be told in place of `sql`; none: `sql` itself.
+    pub(super) fn rewritten(&self, sql: &str) -> Option<String> {
+        let state = self.state();
+        let wanted = state.rewrites.iter().filter(|rewrite| sql.contains(&rewrite.marker));
+        wanted.fold(None, |text: Option<String>, rewrite| {
+            Some(text.as_deref().unwrap_or(sql).replace(&rewrite.part, &rewrite.other))
+        })
     }
 
     /// Counts an execution of `sql`, and takes the first fault that waits for it out of the list. One

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::frame::{Frame, Request};
-use super::rules::{Rules, Trap};
+use super::rules::{Connected, Rules, Trap};
 
 /// The server's ReadyForQuery.
 const READY_FOR_QUERY: u8 = b'Z';
@@ -25,6 +25,8 @@ struct State {
     statements: HashMap<Vec<u8>, Arc<str>>,
     /// Series without a complete reply, the oldest first. Only the last one can be open.
     series: VecDeque<Series>,
+    /// The faults that happened, which are over when the session is.
+    faults: Vec<Connected>,
 }
 
 #[derive(Debug)]
@@ -64,6 +66,11 @@ impl Session {
     /// Notes that the session was asked for, to which the server replies.
     pub(super) fn begin(&self) {
         self.state().series.push_back(Series { end: End::Query, trap: None });
+    }
+
+    /// Holds on to a fault that happens here, to the end.
+    pub(super) fn keep(&self, trap: Arc<Trap>) {
+        self.state().faults.push(Connected(trap));
     }
 
     /// Notes a client's message. To be called before the message is passed on, so that the reply, which

@@ -1,0 +1,155 @@
+//! Faults planted into the statements of owners, on their way to the server.
+
+/// In statements with the marker, the server is told `other` in place of `part`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) name: &'static str,
+    pub(crate) marker: &'static str,
+    pub(crate) part: &'static str,
+    pub(crate) other: &'static str,
+    /// Of a walk that finds it.
+    pub(crate) seed: u64,
+}
+
+pub(crate) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "an ack that does not compare epochs",
+        marker: "Store::ack",
+        part: " AND p.epoch = r.epoch",
+        other: "",
+        seed: 16,
+    },
+    Fault {
+        name: "an ack by whoever asks",
+        marker: "Store::ack",
+        part: "p.owner = $1",
+        other: "$1::text IS NOT NULL",
+        seed: 3,
+    },
+    Fault {
+        name: "an ack of whatever attempt",
+        marker: "Store::ack",
+        part: "r.attempt = i.attempt AND ",
+        other: "",
+        seed: 21,
+    },
+    Fault {
+        name: "a retry by whoever asks",
+        marker: "Store::retry",
+        part: "p.owner = $1",
+        other: "$1::text IS NOT NULL",
+        seed: 3,
+    },
+    Fault {
+        name: "a retry of whatever attempt",
+        marker: "Store::retry",
+        part: "r.attempt = i.attempt AND ",
+        other: "",
+        seed: 9,
+    },
+    Fault {
+        name: "a deferral that is charged",
+        marker: "Store::defer_dispatches",
+        part: "r.deliveries - 1",
+        other: "r.deliveries",
+        seed: 0,
+    },
+    Fault {
+        name: "a hand-back by whoever asks",
+        marker: "Store::undispatch",
+        part: "p.owner = $1",
+        other: "$1::text IS NOT NULL",
+        seed: 32,
+    },
+    Fault {
+        name: "a hand-back of whatever attempt",
+        marker: "Store::undispatch",
+        part: "r.attempt = i.attempt AND ",
+        other: "",
+        seed: 6,
+    },
+    Fault {
+        name: "a hand-back that is charged",
+        marker: "Store::undispatch",
+        part: "r.deliveries - $5::int",
+        other: "r.deliveries - 0 * $5::int",
+        seed: 2,
+    },
+    Fault {
+        name: "a reset of the owner's own stamps",
+        marker: "Store::reset_stale",
+        part: "r.epoch < p.epoch",
+        other: "r.epoch <= p.epoch",
+        seed: 6,
+    },
+    Fault {
+        name: "a first reset that is final",
+        marker: "Store::reset_stale",
+        part: "pg_current_xact_id()::text AS xmax",
+        other: "'0'::text AS xmax",
+        seed: 4,
+    },
+    Fault {
+        name: "a reset that does not count what it skips",
+        marker: "Store::reset_stale",
+        part: "(SELECT count(*) FROM stale) AS found",
+        other: "(SELECT count(*) FROM reset) AS found",
+        seed: 75,
+    },
+    Fault {
+        name: "a first look that is final",
+        marker: "Store::in_flight",
+        part: "pg_current_xact_id()::text",
+        other: "'0'::text",
+        seed: 22,
+    },
+    Fault {
+        name: "a poll of whatever generation",
+        marker: "Store::dispatch",
+        part: "$4,",
+        other: "coalesce((SELECT d.generation FROM dispatchers d WHERE d.queue_id = $1 AND d.owner = $2), $4),",
+        seed: 61,
+    },
+    Fault {
+        name: "a generation that is not written",
+        marker: "Store::set_generation",
+        part: "greatest(generation, $3)",
+        other: "greatest(generation, $3::bigint * 0)",
+        seed: 142,
+    },
+    Fault {
+        name: "a heartbeat that brings an old generation back",
+        marker: "Store::heartbeat",
+        part: "greatest(d.generation, excluded.generation)",
+        other: "excluded.generation",
+        seed: 116,
+    },
+    Fault {
+        name: "a takeover in the same epoch",
+        marker: "Store::acquire_partitions",
+        part: "p.epoch + 1",
+        other: "p.epoch",
+        seed: 0,
+    },
+    Fault {
+        name: "a takeover of what is held",
+        marker: "Store::acquire_partitions",
+        part: "c.lease_expires_at <= now()",
+        other: "true",
+        seed: 0,
+    },
+    Fault {
+        name: "a release of what others hold",
+        marker: "Store::release_partitions",
+        part: "owner = $2 AND",
+        other: "$2::text IS NOT NULL AND",
+        seed: 13,
+    },
+    Fault {
+        name: "a leave that takes all along",
+        marker: "Store::leave",
+        part: "draining = false WHERE queue_id = $1 AND owner = $2",
+        other: "draining = false WHERE queue_id = $1",
+        seed: 0,
+    },
+];
