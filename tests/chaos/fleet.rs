@@ -13,7 +13,7 @@ use crate::{
     member::Member,
     process::{Running, leasehold},
     reading::{get, logged},
-    world::DATABASE,
+    world::server_url,
 };
 
 /// A process's life: by this name the backend knows it, by that one the database.
@@ -46,7 +46,7 @@ impl Server {
         clock: Clock,
     ) -> Self {
         let proxy = Arc::new(FaultProxy::start(cluster.address()).await);
-        let url = proxy.url(&cluster.url(DATABASE));
+        let url = proxy.url(&server_url(cluster));
         let incarnations = Arc::new(AtomicUsize::new(0));
         let (count, config, place) =
             (Arc::clone(&incarnations), config.to_owned(), directory.path().to_owned());

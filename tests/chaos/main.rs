@@ -65,7 +65,7 @@ use producers::{Ledger, produce};
 use report::{Totals, table};
 use results::Finished;
 use schedule::{Fault, Schedule};
-use world::DATABASE;
+use world::{DATABASE, shop_url};
 
 /// Until a condition must have come true. Debug builds, and a machine that runs other tests.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -92,7 +92,7 @@ struct Outside {
 
 impl Outside {
     fn start(cluster: &Cluster, proxy: &FaultProxy, ledger: &Arc<Ledger>, clock: Clock, seed: u64) -> Self {
-        let (direct, url) = (cluster.url(DATABASE), proxy.url(&cluster.url(DATABASE)));
+        let (direct, url) = (cluster.url(DATABASE), proxy.url(&shop_url(cluster)));
         let stop = CancellationToken::new();
         let enough = stop.child_token();
         let produce =
@@ -175,7 +175,7 @@ impl Stage {
         }
         until_ready(&mut servers).await;
         let proxy = FaultProxy::start(cluster.address()).await;
-        let receivers = (0..2).map(|_| Receiver::start(&proxy.url(&cluster.url(DATABASE)))).collect();
+        let receivers = (0..2).map(|_| Receiver::start(&proxy.url(&shop_url(&cluster)))).collect();
         let schedule = Schedule::new(seed, clock);
         Self { clock, cluster, schedule, backend, servers, proxy, receivers, _directory: directory }
     }

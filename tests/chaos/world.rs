@@ -33,7 +33,7 @@ const WITNESS: &str = "
     CREATE SCHEMA witness;
     CREATE TABLE witness.holders (at timestamptz NOT NULL, name text NOT NULL, expires_at timestamptz NOT NULL,
         lapsed boolean NOT NULL, gone boolean NOT NULL);
-    CREATE FUNCTION witness.note_holder() RETURNS trigger LANGUAGE plpgsql AS $$
+    CREATE FUNCTION witness.note_holder() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
     BEGIN
         IF TG_OP = 'DELETE' THEN
             INSERT INTO witness.holders VALUES (clock_timestamp(), OLD.name, OLD.expires_at, OLD.lapsed, true);
@@ -45,6 +45,22 @@ const WITNESS: &str = "
     $$;
     CREATE TRIGGER note_holder AFTER INSERT OR UPDATE OR DELETE ON leasehold.quota_holders
         FOR EACH ROW EXECUTE FUNCTION witness.note_holder();";
+
+/// Everybody has what they need and nothing else, and the database is not in UTC.
+const ROLES: &str = "
+    CREATE ROLE server LOGIN IN ROLE leasehold_dispatcher;
+    CREATE ROLE shop LOGIN IN ROLE leasehold_producer, leasehold_poller, leasehold_receiver;
+    ALTER DATABASE shop SET timezone = 'Asia/Kathmandu'";
+
+/// Of those who serve.
+pub(crate) fn server_url(cluster: &Cluster) -> String {
+    cluster.url(DATABASE).replace("//leasehold@", "//server@")
+}
+
+/// Of those who enqueue, send, receive and poll.
+pub(crate) fn shop_url(cluster: &Cluster) -> String {
+    cluster.url(DATABASE).replace("//leasehold@", "//shop@")
+}
 
 /// Makes it, with the schema and the queues.
 pub(crate) async fn make() -> Cluster {
@@ -66,7 +82,9 @@ pub(crate) async fn make() -> Cluster {
         json!({ "lock_time": "3 seconds", "dedup_window": "1 hour", "max_deliveries": MAIL_DELIVERIES });
     store.create_queue(MAIL, &mail).await.unwrap();
     store.close().await;
-    connect(&url).await.batch_execute(WITNESS).await.unwrap();
+    let sql = connect(&url).await;
+    sql.batch_execute(WITNESS).await.unwrap();
+    sql.batch_execute(ROLES).await.unwrap();
     cluster
 }
 

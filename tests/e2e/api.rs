@@ -12,7 +12,7 @@ use leasehold_testkit::stand_in::StandIn;
 use serde_json::{Value, json};
 
 use crate::{
-    installation::{Installation, backend},
+    installation::{API_SERVER, Installation, backend},
     reading::logged,
     serve::{Serve, configuration},
 };
@@ -37,7 +37,9 @@ impl Api {
         let installation = Installation::new().await;
         let backend = backend().await;
         let api = format!("\n[api]\nlisten = \"127.0.0.1:0\"\n{settings}\n");
-        let mut serve = Serve::start(&installation, &(configuration(&backend, "") + &api)).await;
+        let path = installation.directory.write("leasehold.toml", &(configuration(&backend, "") + &api));
+        let url = installation.url_as(API_SERVER);
+        let mut serve = Serve::start_at(&url, &["serve", "--config", &path]).await;
         let address = serve.process.wait_for("it serves the API", |process| logged(process, "api")).await;
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         Self { installation, serve, url: format!("http://{address}"), http, _backend: backend }

@@ -145,7 +145,7 @@ async fn a_process_that_has_lost_its_database_is_alive_and_not_ready() {
     let proxy = FaultProxy::start(shared_cluster().await.address()).await;
     let configuration = configuration(&backend, "lease_ttl = \"3s\"");
     let path = installation.directory.write("leasehold.toml", &configuration);
-    let serve = Serve::start_at(&proxy.url(installation.url()), &["serve", "--config", &path]).await;
+    let serve = Serve::start_at(&proxy.url(&installation.serving_url()), &["serve", "--config", &path]).await;
     proxy.refuse(true);
     proxy.cut();
     until("it is not ready", PATIENCE, async || serve.get("/readyz").await.0 == 503).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_store::{Store, StoreOptions};
 use leasehold_testkit::{
-    database::TestDatabase,
+    database::{self, TestDatabase},
     stand_in::{StandIn, StandInOptions},
     wait::until,
 };
@@ -20,11 +20,24 @@ use crate::{
     ran::{Ran, run},
 };
 
+/// What serves, and what serves the HTTP API, too.
+const SERVER: &str = "e2e_server";
+pub(crate) const API_SERVER: &str = "e2e_api_server";
+const ROLES: &str = "
+    CREATE ROLE e2e_server LOGIN IN ROLE leasehold_dispatcher;
+    CREATE ROLE e2e_api_server LOGIN IN ROLE leasehold_dispatcher, leasehold_producer, leasehold_poller, leasehold_receiver,
+        leasehold_admin";
+/// Nowhere near UTC, and not a whole hour from it.
+const SETTINGS: &str = "
+    DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Kathmandu''', current_database()); END $$;
+    SET search_path TO leasehold, public";
+
 /// An installation in a database of its own.
 pub(crate) struct Installation {
     database: TestDatabase,
     pub(crate) sql: Client,
     pub(crate) directory: Directory,
+    server: Option<&'static str>,
 }
 
 impl Installation {
@@ -33,9 +46,10 @@ impl Installation {
             let store = Store::open(&url, &StoreOptions::default()).unwrap();
             store.migrate().await.unwrap();
             store.close().await;
+            database::connect(&url).await.batch_execute(ROLES).await.unwrap();
         })
         .await;
-        Self::of(database).await
+        Self { server: Some(SERVER), ..Self::of(database).await }
     }
 
     /// Without the schema.
@@ -45,12 +59,23 @@ impl Installation {
 
     async fn of(database: TestDatabase) -> Self {
         let sql = database.connect().await;
-        sql.batch_execute("SET search_path TO leasehold, public").await.unwrap();
-        Self { database, sql, directory: Directory::new() }
+        sql.batch_execute(SETTINGS).await.unwrap();
+        Self { database, sql, directory: Directory::new(), server: None }
     }
 
+    /// For a superuser.
     pub(crate) fn url(&self) -> &str {
         self.database.url()
+    }
+
+    pub(crate) fn url_as(&self, role: &str) -> String {
+        self.url().replace("//leasehold@", &format!("//{role}@"))
+    }
+
+    /// For a process that serves: with what it needs and nothing else, where the roles for that were there from the
+    /// beginning.
+    pub(crate) fn serving_url(&self) -> String {
+        self.server.map_or_else(|| self.url().to_owned(), |role| self.url_as(role))
     }
 
     /// Runs a command on this database, to its end.

@@ -37,7 +37,7 @@ impl Serve {
 
     /// Starts it with these arguments. Its HTTP address must be one that may be chosen freely.
     pub(crate) async fn start_with(installation: &Installation, args: &[&str]) -> Self {
-        Self::start_at(installation.url(), args).await
+        Self::start_at(&installation.serving_url(), args).await
     }
 
     pub(crate) async fn start_at(database_url: &str, args: &[&str]) -> Self {

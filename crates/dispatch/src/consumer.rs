@@ -19,7 +19,7 @@ use leasehold_store::{
     Completion, Deferral, Dispatched, Error, Lease, PARTITIONS, Promotion, Retry, Stamp, Stamped, Store,
     TenantPoll,
 };
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use ledger::Ledger;
@@ -105,6 +105,8 @@ pub struct Consumer {
     closed: AtomicBool,
     /// When a poll last waited in vain, perhaps for a row that another transaction holds.
     wary_since: Mutex<Option<Instant>>,
+    /// Until when nobody else can have taken our leases: counted from before the last heartbeat that was answered.
+    certain_until: watch::Sender<Instant>,
 }
 
 impl Consumer {
@@ -123,6 +125,7 @@ impl Consumer {
             stopping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             wary_since: Mutex::new(None),
+            certain_until: watch::Sender::new(Instant::now()),
         }
     }
 
@@ -320,6 +323,17 @@ impl Consumer {
         self.store.leave(self.queue, &self.owner).await?;
         self.ledger().sync(&[], Instant::now());
         handed_back
+    }
+
+    /// Waits while our leases may have lapsed: the database has not answered a heartbeat for the lease time, or the process
+    /// was stopped for as long. What is begun meanwhile, somebody else may have begun, too. Whether they have lapsed is for the
+    /// next heartbeat to find out, by the database's clock.
+    ///
+    /// Cancelling it changes nothing.
+    pub async fn until_certain(&self) {
+        let mut certain_until = self.certain_until.subscribe();
+        // Fails only if the sender is gone, which is `self`'s.
+        let _ = certain_until.wait_for(|until| Instant::now() < *until).await;
     }
 
     /// Partitions held, draining ones included.

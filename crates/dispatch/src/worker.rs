@@ -64,6 +64,9 @@ async fn attend(pool: &Pool, job: &mut Job) -> Verdict {
     if let Some(verdict) = pass_gate(pool, job).await {
         return verdict;
     }
+    if let Some(verdict) = until_certain(pool, job).await {
+        return verdict;
+    }
     let stamp = job.stamp();
     if job.polled.received.elapsed() > FRESH && pool.cancellations.is_cancelled(&stamp.id, &stamp.token).await
     {
@@ -90,6 +93,17 @@ async fn attend(pool: &Pool, job: &mut Job) -> Verdict {
         .record(started.elapsed());
     job.release.finished(&outcome);
     conclude(pool, job, outcome)
+}
+
+/// A call that begins when its lease may have lapsed may be somebody else's, too. None: it is ours.
+async fn until_certain(pool: &Pool, job: &Job) -> Option<Verdict> {
+    tokio::select! {
+        biased;
+        () = job.served.consumer.until_certain() => None,
+        () = pool.draining.cancelled() => Some(Verdict::Back(job.stamp())),
+        // Said by whoever looks next.
+        () = deadline(job.polled.time_left()) => None,
+    }
 }
 
 /// Ends when the time left has passed; never where there is no deadline.

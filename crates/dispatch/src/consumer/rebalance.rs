@@ -47,9 +47,11 @@ impl Consumer {
         };
         let member = !self.stopping.load(Ordering::SeqCst);
         let generation = self.ledger().generation();
+        let sent = Instant::now();
         let heartbeat =
             self.store.heartbeat(self.queue, &self.owner, self.options.lease_ttl, member, generation).await?;
         let synced = self.ledger().sync(&heartbeat.leases, Instant::now());
+        self.certain_until.send_replace(sent + self.options.lease_ttl);
         (beat.members, beat.takeovers, beat.lost) = (heartbeat.members, synced.gained, synced.lost);
         owed?;
 

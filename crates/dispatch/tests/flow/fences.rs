@@ -76,6 +76,47 @@ async fn a_call_is_given_up_when_its_lease_is_lost() {
     assert_eq!(bench.finish_one().await.deliveries, 2);
 }
 
+/// Cut off from the database for longer than its lease, a dispatcher begins no call that somebody else may have begun:
+/// neither what another has taken meanwhile, nor, before it knows better, what nobody has.
+#[tokio::test]
+async fn no_call_begins_while_the_lease_may_have_lapsed() {
+    for is_taken in [true, false] {
+        let bench = Bench::new().await;
+        let desk = Desk::closed();
+        let (store, proxy) = bench.behind_proxy().await;
+        let mut config = DispatcherConfig { lease_ttl: Duration::from_millis(1500), ..config() };
+        config.pools[0].concurrency = 1;
+        config.pools[0].prefetch = 1;
+        bench.enqueue(2).await;
+        let _dispatcher = bench.start_on(&store, config, &desk).await;
+        desk.until_under_way(1).await;
+        bench.until_stamped(2).await;
+        proxy.freeze();
+        until("the lease has lapsed", PATIENCE, async || {
+            bench.value("SELECT max(lease_expires_at) < clock_timestamp() FROM partitions", &[]).await
+        })
+        .await;
+        // The first call ends, and its worker turns to the second.
+        desk.answer();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(desk.calls().len(), 1, "the second call has begun");
+        if is_taken {
+            bench.steal(Duration::from_secs(600)).await;
+        }
+        proxy.thaw();
+        if is_taken {
+            until("the loss is noticed", PATIENCE, async || {
+                let sql = "SELECT expires_at > clock_timestamp() FROM dispatchers";
+                bench.value(sql, &[]).await
+            })
+            .await;
+            assert_eq!(desk.calls().len(), 1, "the second call is another's");
+            bench.lapse().await;
+        }
+        bench.until_results(2).await;
+    }
+}
+
 /// Hazards, "lease shorter than a long call: every call billed twice".
 #[tokio::test]
 async fn a_call_longer_than_the_lease_is_made_once() {

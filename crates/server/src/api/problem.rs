@@ -170,6 +170,9 @@ fn of_database(error: &StoreError) -> Problem {
         StoreError::ForeignSchema { .. } | StoreError::SchemaVersion { .. } => {
             (Code::SchemaVersion, "the database's schema and this server do not fit")
         }
+        _ if error.may_pass() => {
+            (Code::Unavailable, "the database gave it up for now, and nothing was done; ask again")
+        }
         _ => (Code::Internal, "something went wrong here; the server's log has more"),
     };
     tracing::error!(error = logged, "a call of the API failed");
