@@ -46,6 +46,7 @@ impl Server {
         clock: Clock,
     ) -> Self {
         let proxy = Arc::new(FaultProxy::start(cluster.address()).await);
+        plant(&proxy);
         let url = proxy.url(&server_url(cluster));
         let incarnations = Arc::new(AtomicUsize::new(0));
         let (count, config, place) =
@@ -142,4 +143,13 @@ impl Server {
 
 fn name_of(server: usize, incarnation: usize) -> String {
     format!("s{server}.{incarnation}")
+}
+
+/// A fault in the product's SQL, if one is asked for: `LEASEHOLD_CHAOS_PLANT=marker|part|other`, as
+/// [`FaultProxy::rewrite`] takes it.
+fn plant(proxy: &FaultProxy) {
+    let Ok(plant) = std::env::var("LEASEHOLD_CHAOS_PLANT") else { return };
+    let parts: Vec<&str> = plant.splitn(3, '|').collect();
+    let [marker, part, other] = parts[..] else { panic!("marker|part|other, not {plant}") };
+    proxy.rewrite(marker, part, other);
 }
