@@ -26,6 +26,8 @@
 //! # }
 //! ```
 
+#[doc(hidden)] // for `leasehold-model`, which holds accounts in its states
+pub mod account;
 mod coalesce;
 mod freed;
 mod holder;

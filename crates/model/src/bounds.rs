@@ -24,7 +24,8 @@ pub fn windows(large: bool) -> Vec<Windows> {
 }
 
 /// Leases, against a swift owner; without heartbeats that run late, see [`Lease::late_beats`]. With `large`, three epochs
-/// and three attempts together, also with all that befalls a request besides.
+/// and three attempts together, also with all that befalls a request besides; two owners to both of whom everything
+/// happens; and heartbeats that run late under the rule that makes them harmless, [`Lease::joins`].
 pub fn leases(large: bool) -> Vec<Lease> {
     let one = Lease { polls: 1, ..Lease::new(2, 2) };
     let more = |one| Lease { drains: true, parks: true, skips: true, ..one };
@@ -38,7 +39,13 @@ pub fn leases(large: bool) -> Vec<Lease> {
     ];
     if large {
         let three = Lease::new(3, 3);
-        all.extend([three, more(Lease { polls: 1, ..three })]);
+        let fewer = Lease { attempts: 1, ..one };
+        all.extend([
+            Lease { swift: false, ..fewer },
+            Lease { late_beats: true, joins: true, ..fewer },
+            three,
+            more(Lease { polls: 1, ..three }),
+        ]);
     }
     all
 }

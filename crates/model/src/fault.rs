@@ -39,6 +39,10 @@ pub enum Fault {
     LapsedWithoutMark,
     /// A grant whose answer came after its lease is handed out.
     LateGrantUsed,
+    /// An ask whose answer was lost is forgotten, and its holder goes on.
+    LostGrantIgnored,
+    /// A retired holder is deleted whatever is out.
+    DeletedWhileOut,
     /// Two windows on one key keep one log.
     WindowsShareLog,
 }

@@ -8,7 +8,11 @@
 //! A poll looks (generation, pending rows), looks again (whose the partitions are) and commits, each a step. An ack,
 //! retry or hand-back looks, and commits to what it saw. Whatever was given up may still run at any later time. A lease
 //! lapses whenever it likes: so a takeover may come at any time, and a poll that meets a lapsed lease is like one that
-//! finds nothing, which changes nothing. Owners that are equal in what may happen to them are not told apart.
+//! finds nothing, which changes nothing.
+//!
+//! Mostly one owner stands against a swift one, whose beats, polls and writes are a step each, and are answered. One walk
+//! of the large bounds has two to whom everything happens (two epochs, one attempt and one poll); they are not told
+//! apart. More attempts, polls or partitions than that with two such owners are not walked through.
 //!
 //! A horizon is a transaction's number, drawn when it was noted; `xmin` is the lowest number of a poll under way. Other
 //! transactions only make it later.
@@ -76,9 +80,9 @@ pub struct Lease {
     /// product neither: a heartbeat of an earlier generation brings a forgotten membership back, and with it polls
     /// of that generation which were thought to be fenced.
     pub late_beats: bool,
-    /// A rule that the product does not have, and that closes the gap: a heartbeat neither makes a membership nor
-    /// raises its generation. Who finds none of his own generation joins, under one that no poll has had, and polls
-    /// nothing before he heard that.
+    /// A rule that the product does not have, and that closes the gap, as a walk with `large` bounds checks: a heartbeat
+    /// neither makes a membership nor raises its generation. Who finds none of his own generation joins, under one that
+    /// no poll has had, and polls nothing before he heard that.
     pub joins: bool,
     /// What breaks.
     pub fault: Option<Fault>,

@@ -5,8 +5,8 @@
 //! begin with the number of the invariant that they stand for.
 //!
 //! What the product decides in a process is its own code here, as far as it can be had without waiting: the lease
-//! model's owners keep the product's ledger. The rest, SQL above all, is written a second time and small; each model says
-//! at its head what. A [`Fault`] breaks one rule, so that each property is known to be able to fail.
+//! model's owners keep the product's ledger, and the quota model's holders its account. The rest, SQL above all, is written a
+//! second time and small; each model says at its head what. A [`Fault`] breaks one rule, so that each property is known to be able to fail.
 
 pub mod bounds;
 pub mod fault;
@@ -19,3 +19,8 @@ pub mod window;
 pub use fault::Fault;
 pub use plant::Plant;
 pub use verdict::{Verdict, check, refute};
+
+/// Nothing in a model is larger.
+fn small<T: TryInto<u8>>(number: T) -> u8 {
+    number.try_into().unwrap_or(u8::MAX)
+}

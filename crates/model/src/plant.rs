@@ -51,6 +51,8 @@ impl Plant {
             Fault::ReleaseRetried => return Self::in_quota(fault, quota::COUNTED),
             Fault::LapsedWithoutMark => return Self::in_quota(fault, quota::LIMITED),
             Fault::LateGrantUsed => return Self::in_quota(fault, quota::IN_TIME),
+            Fault::LostGrantIgnored => return Self::in_quota(fault, quota::NOT_KEPT),
+            Fault::DeletedWhileOut => return Self::in_quota(fault, quota::OVER),
             Fault::WindowsShareLog => {
                 let model = Planted::Windows(Windows { fault: Some(fault), ..Windows::new(2, 2) });
                 return Self { fault, property: window::LIMITED, model };

@@ -4,18 +4,23 @@
 //! than it may do. Holders that left no trace are fresh again, so there is no end to generations. Time passes for all
 //! at once, in ticks; a lease is [`TTL`] of them. Nothing bounds the number of statements: all of it is walked.
 //!
-//! **Written again here:** all of it. The statements are SQL; and what a holder decides (`dispatch`'s `quota/holder.rs`) is
-//! a few comparisons between wake-ups, timers and locks, not yet a thing by itself as the ledger is.
+//! **Shared with the product:** what a process decides about its holder is the product's own account of it
+//! ([`leasehold_dispatch::quota::account`]): what is out and owed, whether it may be asked with, what a late grant or a lost
+//! answer means, and when it is deleted. **Written again here:** the statements, since they are SQL, and when they are sent:
+//! here at any time that the account allows.
 //!
 //! Left out: other keys, limits that change, a registration whose answer is lost (it holds nothing), a second renewal
 //! while one that was given up still runs (both move the lease forward only).
 
+mod account;
 mod action;
 mod holder;
 
 use stateright::{Model, Property};
 
 use crate::Fault;
+use account::Call;
+pub use account::Memory;
 pub use action::Action;
 pub use holder::{Holder, Phase, Row};
 
@@ -27,6 +32,10 @@ pub mod name {
     pub const COUNTED: &str = "4: what a live holder runs is counted";
     /// Invariant 4.
     pub const IN_TIME: &str = "4: no grant is handed out after its lease";
+    /// Invariant 4.
+    pub const OVER: &str = "4: a holder is deleted when its work is over";
+    /// Invariant 4.
+    pub const NOT_KEPT: &str = "4: who has leaked a slot grants nothing more";
 }
 
 /// Ticks of a lease. With fewer than two, none could be renewed across a tick.
@@ -65,8 +74,8 @@ impl Quota {
         self.fault == Some(fault)
     }
 
-    /// Whether every process that closes now, and lets its statements run and its work end, has given all back:
-    /// without the help of a lapse.
+    /// Whether every process that closes now, and lets its statements run and its work end, has deleted its holder:
+    /// all is given back without the help of a lapse.
     fn closes(&self, state: &State) -> bool {
         if state.holders.iter().any(Holder::is_busy) {
             return true; // it is asked again when these statements have ended
@@ -82,7 +91,7 @@ impl Quota {
                 None => return false,
             }
         }
-        state.holders.iter().all(|holder| holder.phase == Phase::Crashed || holder.counted() == 0)
+        !state.holders.iter().any(Holder::is_up)
     }
 }
 
@@ -102,7 +111,7 @@ impl Model for Quota {
         for (i, holder) in state.holders.iter().enumerate() {
             // Of holders that are equal, one speaks for all.
             if i == 0 || state.holders[i - 1] != *holder {
-                action::of_holder(state, i, actions);
+                action::of_holder(self, state, i, actions);
             }
         }
     }
@@ -122,12 +131,18 @@ impl Model for Quota {
                 state.holders.iter().filter(|h| h.is_live()).all(|h| h.slots >= h.running)
             }),
             Property::always(name::IN_TIME, |_, state: &State| !state.late),
-            Property::always("4: an idle holder has no slots", |_, state: &State| {
-                state.holders.iter().all(|h| !h.is_idle() || h.slots == 0)
+            Property::always(name::OVER, |_, state: &State| {
+                state.holders.iter().all(|h| h.phase != Phase::Gone || h.running == 0)
+            }),
+            Property::always(name::NOT_KEPT, |_, state: &State| {
+                !state.holders.iter().any(|h| h.has_leaked() && h.memory.ask(Call::Enter))
             }),
             Property::always("4: closing frees all slots", Self::closes),
             Property::sometimes("4: all slots are used", |model: &Self, state: &State| {
                 state.running() == model.limit
+            }),
+            Property::sometimes("4: a retired holder is granted a slot in time", |_, state: &State| {
+                state.holders.iter().any(Holder::is_granted_though_retired)
             }),
             Property::sometimes("4: a renewal under way meets a mark", |_, state: &State| {
                 state.holders.iter().any(Holder::renews_in_vain)

@@ -42,13 +42,14 @@ pub struct Verdict {
     pub elapsed: Duration,
     /// Properties that hold, in the model's order.
     pub held: Vec<&'static str>,
-    /// Properties that do not, each with the steps to a counterexample; none for what should be possible and is not.
+    /// Properties that do not, each with the steps to a counterexample; none for what should be possible and was not
+    /// met. The walk ends at the first counterexample, so there may be more.
     pub failed: Vec<(&'static str, Vec<String>)>,
 }
 
-/// Walks through all states of a model.
+/// Walks through all states of a model, or to the first in which a property fails.
 pub fn check<M: Protocol>(model: M) -> Verdict {
-    judge(model, HasDiscoveries::All)
+    judge(model, HasDiscoveries::AnyFailures)
 }
 
 /// Walks until `property` fails: the steps to a counterexample. None: it holds.

@@ -1,7 +1,7 @@
-//! Holders: registered when first needed, renewed while they are used, retired at the first doubt.
+//! Holders: registered when first needed, renewed while they are used, retired at the first doubt. What each may do is its
+//! account's to say.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +16,11 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Releases, lock};
+use super::{
+    Releases,
+    account::{Account, Statement},
+    lock,
+};
 
 /// Slots given back within so long share a statement.
 const TOGETHER: Duration = Duration::from_millis(1);
@@ -30,7 +34,7 @@ pub struct Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.holder.give_back(&self.key);
+        self.holder.leave(Some(&self.key));
     }
 }
 
@@ -38,26 +42,11 @@ impl Drop for Grant {
 #[derive(Debug)]
 pub(super) struct Holder {
     name: String,
-    state: Mutex<State>,
+    account: Mutex<Account>,
     /// Something was given back, or it was retired.
     changed: Notify,
     /// No grant is out and none will be: it is to be deleted.
     done: CancellationToken,
-}
-
-#[derive(Debug)]
-struct State {
-    /// Grants, and statements that may bring some.
-    out: usize,
-    /// Given back here, and not in the database yet.
-    owed: HashMap<Arc<str>, i32>,
-    /// Grants nothing more; what is given back is freed by its end.
-    retired: bool,
-    /// Not renewed any more: the database counts it no longer.
-    lapsed: bool,
-    /// The lease lasts at least so long.
-    good_until: Instant,
-    used_at: Instant,
 }
 
 /// Counts as a grant while a statement is under way.
@@ -70,19 +59,19 @@ impl Busy {
 
     /// Slots of the key that are to be given back: by the statement that asks for others.
     pub(super) fn take_owed(&self, key: &str) -> i32 {
-        lock(&self.0.state).owed.remove(key).unwrap_or(0)
+        lock(&self.0.account).take_owed(key)
     }
 
     /// They could not be.
     pub(super) fn owe(&self, key: &str, count: i32) {
-        let mut state = lock(&self.0.state);
-        if count > 0 && !state.retired {
-            *state.owed.entry(key.into()).or_default() += count;
+        if count > 0 {
+            lock(&self.0.account).owe(&key.into(), count);
         }
     }
 
-    pub(super) fn retire(&self, reason: &'static str) {
-        self.0.retire(reason);
+    /// The statement may have run.
+    pub(super) fn lose(&self) {
+        self.0.change(|account| account.lose(Statement::Ask));
     }
 
     /// The database says that it has lapsed.
@@ -103,77 +92,41 @@ impl Holder {
     pub(super) fn answers(busy: &Busy, key: &str, granted: i32, asked: usize) -> Option<Vec<Option<Grant>>> {
         let key: Arc<str> = key.into();
         let granted = usize::try_from(granted).unwrap_or(0);
-        let mut state = lock(&busy.0.state);
-        if state.lapsed || Instant::now() >= state.good_until {
-            drop(state);
-            busy.retire("late grant");
-            return None;
-        }
-        state.out += granted;
-        drop(state);
+        let in_time = busy.0.change(|account| account.grant(granted, Instant::now()));
         let grant = |i| (i < granted).then(|| Grant { holder: Arc::clone(&busy.0), key: Arc::clone(&key) });
-        Some((0..asked).map(grant).collect())
+        in_time.then(|| (0..asked).map(grant).collect())
     }
 
-    fn give_back(&self, key: &Arc<str>) {
-        self.leave(Some(key));
-    }
-
-    fn leave(&self, owed: Option<&Arc<str>>) {
-        let mut state = lock(&self.state);
-        state.out -= 1;
-        state.used_at = Instant::now();
-        if let (Some(key), false) = (owed, state.retired) {
-            *state.owed.entry(Arc::clone(key)).or_default() += 1;
+    /// Does what a change of the account entails.
+    fn change<T>(&self, change: impl FnOnce(&mut Account) -> T) -> T {
+        let mut account = lock(&self.account);
+        let before = account.retired();
+        let told = change(&mut account);
+        if let (None, Some(reason)) = (before, account.retired()) {
+            let reason = reason.in_words();
+            tracing::debug!(holder = self.name, out = account.out(), reason, "a quota holder is retired");
+            metrics::counter!("leasehold_quota_holders_retired_total", "reason" => reason).increment(1);
         }
-        if state.retired && state.out == 0 {
+        if account.is_done() {
             self.done.cancel();
         }
-        drop(state);
+        told
+    }
+
+    fn leave(&self, back: Option<&Arc<str>>) {
+        self.change(|account| account.leave(back, Instant::now()));
         self.changed.notify_one();
     }
 
-    fn retire(&self, reason: &'static str) {
-        let mut state = lock(&self.state);
-        if state.retired {
-            return;
-        }
-        state.retired = true;
-        state.owed.clear();
-        if state.out == 0 {
-            self.done.cancel();
-        }
-        tracing::debug!(holder = self.name, out = state.out, reason, "a quota holder is retired");
-        metrics::counter!("leasehold_quota_holders_retired_total", "reason" => reason).increment(1);
-    }
-
     fn lapse(&self) {
-        self.retire("lapsed");
-        let mut state = lock(&self.state);
-        if !std::mem::replace(&mut state.lapsed, true) && state.out > 0 {
+        let out = self.change(Account::lapse);
+        if out > 0 {
             tracing::warn!(
                 holder = self.name,
-                out = state.out,
+                out,
                 "a quota holder lapsed while its grants were out: others do not count them"
             );
         }
-    }
-
-    /// What is to be given back by the next statement.
-    fn take_owed(&self) -> HashMap<Arc<str>, i32> {
-        std::mem::take(&mut lock(&self.state).owed)
-    }
-
-    /// Retires it when nothing has been out for `idle`.
-    fn retire_idle(&self, idle: Duration) -> bool {
-        let state = lock(&self.state);
-        let unused = state.out == 0 && state.owed.is_empty() && state.used_at.elapsed() >= idle;
-        drop(state);
-        // Whoever comes in between has it retired under them, and is given another.
-        if unused {
-            self.retire("idle");
-        }
-        unused
     }
 }
 
@@ -211,17 +164,9 @@ impl Holders {
         let name = format!("{}/{}", self.name, self.generation.fetch_add(1, Ordering::Relaxed));
         let began = Instant::now();
         self.store.register_quota_holder(&name, self.ttl).await?;
-        let state = State {
-            out: 1,
-            owed: HashMap::new(),
-            retired: false,
-            lapsed: false,
-            good_until: began + self.ttl,
-            used_at: began,
-        };
         let holder = Arc::new(Holder {
             name,
-            state: Mutex::new(state),
+            account: Mutex::new(Account::new(began + self.ttl, began)),
             changed: Notify::new(),
             done: CancellationToken::new(),
         });
@@ -237,22 +182,16 @@ impl Holders {
     pub(super) async fn close(&self) {
         let last = self.current.lock().await.take();
         let Some(last) = last else { return };
-        last.retire("closed");
+        last.change(Account::close);
         self.tasks.close();
-        if lock(&last.state).out == 0 && timeout(self.ttl, self.tasks.wait()).await.is_err() {
+        if lock(&last.account).is_done() && timeout(self.ttl, self.tasks.wait()).await.is_err() {
             tracing::warn!(holder = last.name, "a quota holder could not be deleted; it lapses");
         }
     }
 }
 
 fn enter(holder: &Arc<Holder>) -> Option<Busy> {
-    let mut state = lock(&holder.state);
-    if state.retired || Instant::now() >= state.good_until {
-        return None;
-    }
-    state.out += 1;
-    state.used_at = Instant::now();
-    Some(Busy(Arc::clone(holder)))
+    lock(&holder.account).enter(Instant::now()).then(|| Busy(Arc::clone(holder)))
 }
 
 /// Renews a holder, writes what it owes, and deletes it in the end.
@@ -295,12 +234,12 @@ impl Keeper {
             let began = Instant::now();
             match self.store.renew_quota_holder(&self.holder.name, self.ttl).await {
                 Ok(true) => {
-                    lock(&self.holder.state).good_until = began + self.ttl;
+                    lock(&self.holder.account).renew(began + self.ttl);
                     pause = (self.ttl / 3).saturating_sub(began.elapsed());
                 }
                 Ok(false) => return self.holder.lapse(),
-                // Harmless to repeat.
                 Err(error) => {
+                    self.holder.change(|account| account.lose(Statement::Renewal));
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, holder = self.holder.name, "a quota holder could not be renewed");
                     pause = self.ttl / 10;
@@ -314,11 +253,13 @@ impl Keeper {
         loop {
             tokio::select! {
                 () = self.holder.changed.notified() => {}
-                () = sleep(self.ttl / 3) => { self.holder.retire_idle(self.ttl); }
+                () = sleep(self.ttl / 3) => {
+                    self.holder.change(|account| account.retire_idle(self.ttl, Instant::now()));
+                }
             }
             // What is given back together goes together, or with a statement that asks for more.
             sleep(TOGETHER).await;
-            let owed = self.holder.take_owed();
+            let owed = lock(&self.holder.account).take_all_owed();
             if owed.is_empty() {
                 continue;
             }
@@ -332,7 +273,7 @@ impl Keeper {
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, holder = self.holder.name, "quota slots could not be given back");
-                    self.holder.retire("lost release");
+                    self.holder.change(|account| account.lose(Statement::Release));
                 }
             }
         }

@@ -131,7 +131,7 @@ fn conclude<T>(busy: &Busy, asked: Result<Option<T>, Error>, again: &mut bool) -
         Err(Error::HolderLapsed(_)) => busy.lapse(),
         // The slots may have been taken: only the holder's end can free them.
         Err(error) => {
-            busy.retire("lost grant");
+            busy.lose();
             return Some(Err(error));
         }
     }

@@ -15,6 +15,7 @@ use leasehold_dispatch::ledger::{self, Ledger, Orphan, Parts};
 use leasehold_store::{Flight, Reset, Stamp, Stamped};
 
 use super::MAX;
+use crate::small;
 
 /// A partition held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -304,9 +305,4 @@ fn place(stamp: &Stamp) -> usize {
 
 fn number(p: usize) -> i16 {
     small::<usize>(p).into()
-}
-
-/// Nothing in a model is larger.
-fn small<T: TryInto<u8>>(number: T) -> u8 {
-    number.try_into().unwrap_or(u8::MAX)
 }

@@ -1,7 +1,10 @@
 //! The steps of a holder, its statements and its process.
 
+use leasehold_dispatch::quota::account::Statement;
+
 use super::{
     Quota, State, TTL,
+    account::Call,
     holder::{Ask, Holder, Phase, Renewal, Row, Sent},
 };
 use crate::Fault;
@@ -11,12 +14,14 @@ use crate::Fault;
 pub enum Action {
     /// Time passes.
     Tick,
-    /// A holder is registered.
+    /// A holder is registered, and asked with.
     Register(usize),
     /// A process asks for one slot, and gives back what it owes.
     Ask(usize),
     /// The ask locks the key, marks who has lapsed, and counts.
     Count(usize),
+    /// The ask is one of many, and leaves the key out, which somebody has locked: this model need not know who.
+    Skip(usize),
     /// The ask commits.
     Grant(usize),
     /// The ask's answer comes.
@@ -73,32 +78,33 @@ impl Action {
 }
 
 /// What may happen to holder `i`.
-pub(super) fn of_holder(state: &State, i: usize, actions: &mut Vec<Action>) {
+pub(super) fn of_holder(model: &Quota, state: &State, i: usize, actions: &mut Vec<Action>) {
     let holder = &state.holders[i];
-    if holder.phase == Phase::Fresh {
+    let waits = holder.swift && must_wait(state);
+    if holder.phase == Phase::Fresh && !waits {
         actions.push(Action::Register(i));
     }
-    if holder.phase == Phase::Active {
-        actions.push(Action::Close(i));
-        let waits = holder.swift && must_wait(state);
-        if holder.ask.is_none() && holder.trust > 0 && !waits {
+    if holder.is_up() {
+        if !holder.memory.retired {
+            actions.push(Action::Close(i));
+        }
+        if holder.ask.is_none() && holder.memory.ask(Call::Enter) && !waits {
             actions.push(Action::Ask(i));
         }
-        if holder.release.is_none() && holder.owed > 0 {
+        if holder.release.is_none() && holder.memory.owed > 0 {
             actions.push(Action::Release(i));
         }
-    }
-    if holder.is_up() {
         if !holder.swift {
             actions.push(Action::Crash(i));
         }
         if holder.running > 0 {
             actions.push(Action::Finish(i));
         }
-        if holder.phase != Phase::Lapsed && holder.renewal.is_none() {
+        if !holder.memory.lapsed && holder.renewal.is_none() {
             actions.push(Action::Renew(i));
         }
-        if holder.phase != Phase::Active && holder.out() == 0 && !holder.holds_row() {
+        let early = holder.memory.retired && model.broken(Fault::DeletedWhileOut);
+        if (holder.memory.ask(Call::IsDone) || early) && !holder.holds_row() {
             actions.push(Action::Delete(i));
         }
     }
@@ -114,10 +120,14 @@ fn statements(state: &State, i: usize, actions: &mut Vec<Action>) {
     let holder = &state.holders[i];
     if let Some(ask) = holder.ask {
         match ask.stage {
-            Ask::Sent if must_wait(state) => {}
-            Ask::Sent => actions.push(Action::Count(i)),
+            Ask::Sent => {
+                actions.push(Action::Skip(i));
+                if !must_wait(state) {
+                    actions.push(Action::Count(i));
+                }
+            }
             Ask::Counted(_) => actions.push(Action::Grant(i)),
-            Ask::Granted(_) | Ask::Refused => actions.push(Action::HearAsk(i)),
+            Ask::Granted(_) | Ask::Refused | Ask::Skipped => actions.push(Action::HearAsk(i)),
         }
         if ask.awaited {
             actions.push(Action::LoseAsk(i));
@@ -152,7 +162,7 @@ type OfHolder = fn(usize) -> Action;
 pub(super) fn apply(model: &Quota, state: &mut State, action: Action) {
     step(model, state, action);
     let (i, rest): (usize, &[OfHolder]) = match action {
-        Action::Ask(i) => (i, &[Action::Count, Action::Grant, Action::HearAsk]),
+        Action::Register(i) | Action::Ask(i) => (i, &[Action::Count, Action::Grant, Action::HearAsk]),
         Action::Release(i) => (i, &[Action::Free, Action::HearRelease]),
         Action::Renew(i) => (i, &[Action::ReadRow, Action::LockRow, Action::Prolong, Action::HearRenewal]),
         _ => return,
@@ -169,17 +179,16 @@ fn step(model: &Quota, state: &mut State, action: Action) {
         Action::HearAsk(i) => hear_ask(model, state, i),
         Action::Register(i) => state.holders[i].register(),
         Action::Ask(i) => {
-            let owed = std::mem::take(&mut state.holders[i].owed);
+            state.holders[i].call(Call::Enter);
+            let owed = state.holders[i].call(Call::TakeOwed);
             state.holders[i].ask = Sent::new(Ask::Sent, owed);
         }
+        Action::Skip(i) => state.holders[i].ask.iter_mut().for_each(|ask| ask.stage = Ask::Skipped),
         Action::Grant(i) => grant(&mut state.holders[i]),
-        Action::LoseAsk(i) => {
-            state.holders[i].retire();
-            state.holders[i].ask.iter_mut().for_each(|ask| ask.awaited = false);
-        }
+        Action::LoseAsk(i) => lose_ask(model, &mut state.holders[i]),
         Action::Finish(i) => state.holders[i].finish(),
         Action::Release(i) => {
-            let owed = std::mem::take(&mut state.holders[i].owed);
+            let owed = state.holders[i].call(Call::TakeAllOwed);
             state.holders[i].release = Sent::new(false, owed);
         }
         Action::Free(i) => free(&mut state.holders[i]),
@@ -188,8 +197,13 @@ fn step(model: &Quota, state: &mut State, action: Action) {
         Action::Renew(i) => state.holders[i].renewal = Sent::new(Renewal::Sent, TTL),
         Action::ReadRow(i) | Action::LockRow(i) | Action::Prolong(i) => renew(&mut state.holders[i]),
         Action::HearRenewal(i) => hear_renewal(&mut state.holders[i]),
-        Action::LoseRenewal(i) => state.holders[i].renewal.iter_mut().for_each(|r| r.awaited = false),
-        Action::Close(i) => state.holders[i].retire(),
+        Action::LoseRenewal(i) => {
+            state.holders[i].call(Call::Lose(Statement::Renewal));
+            state.holders[i].renewal.iter_mut().for_each(|r| r.awaited = false);
+        }
+        Action::Close(i) => {
+            state.holders[i].call(Call::Close);
+        }
         Action::Delete(i) => {
             let holder = &mut state.holders[i];
             (holder.row, holder.slots, holder.phase) = (Row::Absent, 0, Phase::Gone);
@@ -197,7 +211,7 @@ fn step(model: &Quota, state: &mut State, action: Action) {
         }
         Action::Crash(i) => {
             let holder = &mut state.holders[i];
-            (holder.phase, holder.running, holder.owed) = (Phase::Crashed, 0, 0);
+            (holder.phase, holder.running) = (Phase::Crashed, 0);
             holder.give_up_all();
         }
     }
@@ -237,19 +251,29 @@ fn grant(holder: &mut Holder) {
 
 fn hear_ask(model: &Quota, state: &mut State, i: usize) {
     let holder = &mut state.holders[i];
-    match holder.ask.take().map(|ask| ask.stage) {
-        Some(Ask::Granted(granted)) => {
-            let in_time = holder.phase != Phase::Lapsed && holder.trust > 0;
-            if in_time || model.broken(Fault::LateGrantUsed) {
+    let Some(ask) = holder.ask.take() else { return };
+    match ask.stage {
+        Ask::Granted(granted) => {
+            let behind = if model.broken(Fault::LateGrantUsed) { TTL } else { 0 };
+            if holder.call(Call::Grant { granted, behind }) != 0 {
                 holder.running += granted;
                 state.late |= granted > 0 && !holder.is_live();
-            } else {
-                holder.retire();
             }
+            0
         }
-        Some(Ask::Refused) => holder.lapse(),
-        _ => {}
+        Ask::Refused => holder.call(Call::Lapse),
+        Ask::Skipped => holder.call(Call::Owe(ask.with)),
+        Ask::Sent | Ask::Counted(_) => 0,
+    };
+    holder.call(Call::Leave { back: false });
+}
+
+fn lose_ask(model: &Quota, holder: &mut Holder) {
+    if !model.broken(Fault::LostGrantIgnored) {
+        holder.call(Call::Lose(Statement::Ask));
     }
+    holder.call(Call::Leave { back: false });
+    holder.ask.iter_mut().for_each(|ask| ask.awaited = false);
 }
 
 fn free(holder: &mut Holder) {
@@ -267,7 +291,7 @@ fn lose_release(model: &Quota, holder: &mut Holder) {
         release.stage = false;
     } else {
         release.awaited = false;
-        holder.retire();
+        holder.call(Call::Lose(Statement::Release));
     }
 }
 
@@ -289,7 +313,7 @@ fn renew(holder: &mut Holder) {
 fn hear_renewal(holder: &mut Holder) {
     let Some(renewal) = holder.renewal.take() else { return };
     match renewal.stage {
-        Renewal::Answered(true) => holder.trust = renewal.with,
-        _ => holder.lapse(),
-    }
+        Renewal::Answered(true) => holder.call(Call::Renew(renewal.with)),
+        _ => holder.call(Call::Lapse),
+    };
 }

@@ -1,6 +1,9 @@
 //! One holder: its row and slots in the database, its process's bookkeeping, and its statements.
 
-use super::TTL;
+use super::{
+    TTL,
+    account::{Call, Memory},
+};
 
 /// A row of `quota_holders`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,12 +21,8 @@ pub enum Row {
 pub enum Phase {
     /// Never used.
     Fresh,
-    /// Grants.
-    Active,
-    /// Grants nothing more.
-    Retired,
-    /// Retired, and told that the database counts it no longer.
-    Lapsed,
+    /// Registered; the account says more.
+    Open,
     /// Deleted.
     Gone,
     /// Its process was killed.
@@ -41,6 +40,8 @@ pub enum Ask {
     Granted(u8),
     /// Found its holder lapsed, or gone.
     Refused,
+    /// Found that somebody has the key's lock, and did not wait: it was one of many.
+    Skipped,
 }
 
 /// A renewal: when it commits, the lease ends `left` ticks later.
@@ -84,12 +85,10 @@ pub struct Holder {
     pub slots: u8,
     /// In the process, as all below.
     pub phase: Phase,
-    /// Ticks until the lease may have ended (`good_until`).
-    pub trust: u8,
-    /// Grants out.
+    /// Its account.
+    pub memory: Memory,
+    /// Grants out, whatever the account says.
     pub running: u8,
-    /// Given back, and not in the database yet.
-    pub owed: u8,
     /// One at a time.
     pub ask: Option<Sent<Ask>>,
     /// One at a time; the stage says whether it has committed.
@@ -106,9 +105,8 @@ impl Holder {
             row: Row::Absent,
             slots: 0,
             phase: Phase::Fresh,
-            trust: 0,
+            memory: Memory::NONE,
             running: 0,
-            owed: 0,
             ask: None,
             release: None,
             renewal: None,
@@ -120,13 +118,8 @@ impl Holder {
         matches!(self.row, Row::Open(1..))
     }
 
-    /// Slots that the database counts.
-    pub fn counted(&self) -> u8 {
-        if self.is_live() { self.slots } else { 0 }
-    }
-
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.phase, Phase::Active | Phase::Retired | Phase::Lapsed)
+        self.phase == Phase::Open
     }
 
     /// A statement of it is somewhere.
@@ -134,12 +127,19 @@ impl Holder {
         self.ask.is_some() || self.release.is_some() || self.renewal.is_some()
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.phase == Phase::Active && self.is_live() && !self.is_busy() && self.running + self.owed == 0
+    /// The database counts more for it than it has or owes, and no answer is on its way that would tell.
+    pub(super) fn has_leaked(&self) -> bool {
+        let told = self.ask.is_none_or(|ask| !ask.awaited) && self.release.is_none_or(|r| !r.awaited);
+        self.is_up() && self.is_live() && told && self.slots > self.running + self.memory.owed
     }
 
     pub(super) fn renews_in_vain(&self) -> bool {
         self.row == Row::Marked && self.renewal.is_some_and(|r| matches!(r.stage, Renewal::Read(_)))
+    }
+
+    pub(super) fn is_granted_though_retired(&self) -> bool {
+        let granted = self.ask.is_some_and(|a| a.awaited && matches!(a.stage, Ask::Granted(1..)));
+        granted && self.memory.retired && !self.memory.lapsed && self.memory.trust > 0
     }
 
     pub(super) fn holds_row(&self) -> bool {
@@ -150,16 +150,11 @@ impl Holder {
         self.ask.is_some_and(|a| matches!(a.stage, Ask::Counted(_)))
     }
 
-    /// Grants, and statements that may bring some.
-    pub(super) fn out(&self) -> u8 {
-        self.running + u8::from(self.ask.is_some_and(|ask| ask.awaited))
-    }
-
     pub(super) fn tick(&mut self) {
         if let Row::Open(left) = &mut self.row {
             *left = left.saturating_sub(1);
         }
-        self.trust = self.trust.saturating_sub(1);
+        self.memory.trust = self.memory.trust.saturating_sub(1);
         if let Some(renewal) = &mut self.renewal {
             renewal.with = renewal.with.saturating_sub(1);
             if let Renewal::Read(left) | Renewal::Held(left) = &mut renewal.stage {
@@ -168,29 +163,19 @@ impl Holder {
         }
     }
 
+    pub(super) fn call(&mut self, call: Call) -> u8 {
+        self.memory.call(call)
+    }
+
+    /// For whoever asks with it at once.
     pub(super) fn register(&mut self) {
-        (self.row, self.phase, self.trust) = (Row::Open(TTL), Phase::Active, TTL);
-    }
-
-    pub(super) fn retire(&mut self) {
-        if self.phase == Phase::Active {
-            self.phase = Phase::Retired;
-            self.owed = 0;
-        }
-    }
-
-    pub(super) fn lapse(&mut self) {
-        self.retire();
-        if self.phase == Phase::Retired {
-            self.phase = Phase::Lapsed;
-        }
+        (self.row, self.phase, self.memory) = (Row::Open(TTL), Phase::Open, Memory::open());
+        self.ask = Sent::new(Ask::Sent, 0);
     }
 
     pub(super) fn finish(&mut self) {
         self.running -= 1;
-        if self.phase == Phase::Active {
-            self.owed += 1;
-        }
+        self.call(Call::Leave { back: true });
     }
 
     /// The process hears of nothing more that it has sent.
@@ -214,12 +199,12 @@ impl Holder {
         if let Some(renewal) = self.renewal.as_mut().filter(|r| !r.awaited) {
             renewal.with = 0;
         }
-        if self.phase != Phase::Active {
-            self.trust = 0;
-        }
-        let dead = matches!(self.phase, Phase::Gone | Phase::Crashed);
-        if dead && !self.is_busy() && !self.is_live() {
-            *self = Self::fresh(self.swift);
+        if !self.is_up() {
+            self.memory = Memory::NONE;
+            // What runs on after a deletion is not forgotten: there must be nothing.
+            if !self.is_busy() && !self.is_live() && self.running == 0 {
+                *self = Self::fresh(self.swift);
+            }
         }
     }
 }
