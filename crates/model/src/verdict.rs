@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model};
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
 /// A model that the checker can walk through.
 pub trait Protocol:
@@ -40,10 +40,10 @@ pub struct Verdict {
     pub depth: usize,
     /// How long it took.
     pub elapsed: Duration,
-    /// Properties that hold, in the model's order.
+    /// Properties that hold, in the model's order; where some do not, only what is known to be possible.
     pub held: Vec<&'static str>,
-    /// Properties that do not, each with the steps to a counterexample; none for what should be possible and was not
-    /// met. The walk ends at the first counterexample, so there may be more.
+    /// Properties that do not, each with the steps to a counterexample; none for what should be possible and is not. The
+    /// walk ends at the first counterexample, so there may be more.
     pub failed: Vec<(&'static str, Vec<String>)>,
 }
 
@@ -64,15 +64,20 @@ fn judge<M: Protocol>(model: M, until: HasDiscoveries) -> Verdict {
     let checker = model.checker().threads(threads).finish_when(until).spawn_bfs().join();
     let (mut held, mut failed) = (Vec::new(), Vec::new());
     let mut discoveries = checker.discoveries();
-    for property in checker.model().properties() {
-        let found = discoveries.remove(property.name);
-        match (&property.expectation, found) {
-            (Expectation::Sometimes, None) => failed.push((property.name, Vec::new())),
-            (Expectation::Sometimes, Some(_)) | (_, None) => held.push(property.name),
-            (_, Some(path)) => {
+    let properties = checker.model().properties();
+    let is_possibility = |property: &Property<M>| property.expectation == Expectation::Sometimes;
+    let whole = properties.iter().all(|p| is_possibility(p) || !discoveries.contains_key(p.name));
+    for property in &properties {
+        match (is_possibility(property), discoveries.remove(property.name)) {
+            (true, Some(_)) => held.push(property.name),
+            (false, Some(path)) => {
                 let steps = path.into_actions().iter().map(|action| format!("{action:?}")).collect();
                 failed.push((property.name, steps));
             }
+            (true, None) if whole => failed.push((property.name, Vec::new())),
+            (false, None) if whole => held.push(property.name),
+            // Not known: the walk has ended early.
+            (_, None) => {}
         }
     }
     Verdict {
