@@ -23,9 +23,8 @@ pub fn windows(large: bool) -> Vec<Windows> {
     all
 }
 
-/// Leases, against a swift owner; without heartbeats that run late, see [`Lease::late_beats`]. With `large`, three epochs
-/// and three attempts together, also with all that befalls a request besides; two owners to both of whom everything
-/// happens; and heartbeats that run late under the rule that makes them harmless, [`Lease::joins`].
+/// Leases, against a swift owner. With `large`, three epochs and three attempts together, also with all that befalls a
+/// request besides; two owners to both of whom everything happens; and heartbeats that run late.
 pub fn leases(large: bool) -> Vec<Lease> {
     let one = Lease { polls: 1, ..Lease::new(2, 2) };
     let more = |one| Lease { drains: true, parks: true, skips: true, ..one };
@@ -42,7 +41,7 @@ pub fn leases(large: bool) -> Vec<Lease> {
         let fewer = Lease { attempts: 1, ..one };
         all.extend([
             Lease { swift: false, ..fewer },
-            Lease { late_beats: true, joins: true, ..fewer },
+            Lease { late_beats: true, ..fewer },
             three,
             more(Lease { polls: 1, ..three }),
         ]);
@@ -71,7 +70,6 @@ impl fmt::Display for Lease {
             (self.skips, "rows skipped"),
             (self.late_leases, "late acquires and releases"),
             (self.late_beats, "late heartbeats"),
-            (self.joins, "joins"),
         ];
         besides.iter().filter(|(present, _)| *present).try_for_each(|(_, what)| write!(f, "; {what}"))
     }

@@ -15,6 +15,8 @@ pub enum Fault {
     PollKeepsOrphans,
     /// A poll does not compare its generation.
     LatePollRuns,
+    /// A heartbeat makes a forgotten membership anew with a generation that was fenced, however late it runs.
+    LateBeatRuns,
     /// A poll's transaction has its number only once it writes, and has looked before.
     NumberWhenWriting,
     /// A poll's recheck asks whether a row is stamped, and not whether it is due.

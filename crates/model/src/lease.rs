@@ -76,14 +76,10 @@ pub struct Lease {
     pub skips: bool,
     /// Acquires and releases that were given up may run later.
     pub late_leases: bool,
-    /// Heartbeats that were given up may run later. Invariant 2 does not hold then, in the
-    /// product neither: a heartbeat of an earlier generation brings a forgotten membership back, and with it polls
-    /// of that generation which were thought to be fenced.
+    /// Heartbeats that were given up may run later, also after their membership was forgotten, unless something newer had
+    /// reached it before: a heartbeat is void after ten minutes, a membership forgotten an hour after its lapse, and a
+    /// fence counts for nothing in the last quarter of that.
     pub late_beats: bool,
-    /// A rule that the product does not have, and that closes the gap, as a walk with `large` bounds checks: a heartbeat
-    /// neither makes a membership nor raises its generation. Who finds none of his own generation joins, under one that
-    /// no poll has had, and polls nothing before he heard that.
-    pub joins: bool,
     /// What breaks.
     pub fault: Option<Fault>,
 }
@@ -105,7 +101,6 @@ impl Lease {
             skips: false,
             late_leases: false,
             late_beats: false,
-            joins: false,
             fault: None,
         }
     }

@@ -40,6 +40,7 @@ impl Plant {
             Fault::AckIgnoresEpoch | Fault::RetryIgnoresOwner => (lease::LAWFUL, small),
             Fault::HandBackIgnoresAttempt => (lease::IN_FLIGHT, Lease { parks: true, ..twice }),
             Fault::PollKeepsOrphans => (lease::ONE_KEEPER, twice),
+            Fault::LateBeatRuns => (lease::LOOKED_AFTER, Lease { late_beats: true, ..small }),
             Fault::LatePollRuns => (lease::LOOKED_AFTER, Lease { polls: 2, ..small }),
             Fault::ParkedTaken => (lease::NOT_EARLY, Lease { parks: true, ..small }),
             Fault::DrainDispatches => (lease::NOT_DRAINED, drains),

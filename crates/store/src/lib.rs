@@ -7,6 +7,7 @@
 //!
 //! What is left out: when to call what. The lease protocol and the dispatcher live in `leasehold-dispatch`.
 
+mod clock;
 mod dsn;
 mod error;
 mod listen;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 use crate::{Error, Store, statement, store::column};
 
 /// Shares of every queue.
@@ -43,6 +45,10 @@ pub struct Acquired {
     pub epoch: i64,
 }
 
+/// A heartbeat is void so long after it was sent, by the database's clock. Together with the 45 minutes for which
+/// `set_generation` trusts a lapsed row, less than the hour after which that is forgotten.
+const VOID: SignedDuration = SignedDuration::from_mins(10);
+
 impl Store {
     /// Makes the 64 rows of a queue, those that are missing.
     ///
@@ -54,7 +60,8 @@ impl Store {
 
     /// Renews every partition still naming the owner (even a lapsed one, if nobody took it) for `ttl`, and its
     /// membership: counted for a share when `member`. Forgets members that lapsed an hour ago. `generation` is the one
-    /// that the owner's polls carry; it never falls.
+    /// that the owner's polls carry; it never falls. A heartbeat that the database runs more than ten minutes after it was
+    /// sent changes nothing.
     ///
     /// # Errors
     /// When the database refuses.
@@ -66,8 +73,19 @@ impl Store {
         member: bool,
         generation: i64,
     ) -> Result<Heartbeat, Error> {
-        let params: crate::store::Params<'_> = &[&queue, &owner, &ttl.as_secs_f64(), &member, &generation];
+        let now = match self.shared.clock.now() {
+            Some(now) => now,
+            None => self.now().await?,
+        };
+        let void_from = now + VOID;
+        let params: crate::store::Params<'_> =
+            &[&queue, &owner, &ttl.as_secs_f64(), &member, &generation, &void_from];
         let row = self.query_one(&statement::PARTITION_HEARTBEAT, params).await?;
+        self.shared.clock.note(column(&row, 4)?);
+        if !column::<bool>(&row, 5)? {
+            // It was under way for as long, or the database's clock has jumped: the next one knows the time.
+            return Err(Error::Timeout { operation: "partition/heartbeat", limit: VOID.unsigned_abs() });
+        }
         let partitions: Option<Vec<i16>> = column(&row, 1)?;
         let epochs: Option<Vec<i64>> = column(&row, 2)?;
         let draining: Option<Vec<bool>> = column(&row, 3)?;
@@ -144,7 +162,8 @@ impl Store {
 
     /// Makes polls of the owner's earlier generations stamp nothing from now on. Takes effect for statements that
     /// begin after it; those under way end before [`crate::Flight::xmin`] reaches the `xmax` of a later look.
-    /// False, and no effect, when the owner has no membership: it lapsed, and a peer forgot it.
+    /// False, and no effect, when the owner has no membership (it lapsed, and a peer forgot it), or one that lapsed 45 minutes
+    /// ago and will be forgotten soon.
     ///
     /// # Errors
     /// When the database refuses.

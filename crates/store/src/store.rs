@@ -15,7 +15,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::{Instrument, Span};
 
 use crate::{
-    Error, dsn,
+    Error,
+    clock::Clock,
+    dsn,
     error::{is_outdated_plan, is_transient},
     statement::{self, Statement},
     tls,
@@ -67,6 +69,7 @@ pub(crate) struct Shared {
     pub(crate) tls: MakeRustlsConnect,
     pub(crate) schema: String,
     tracing: bool,
+    pub(crate) clock: Clock,
 }
 
 impl std::fmt::Debug for Store {
@@ -98,6 +101,7 @@ impl Store {
             tls,
             schema: options.schema.clone(),
             tracing: options.tracing,
+            clock: Clock::default(),
         };
         Ok(Self { shared: Arc::new(shared), limit: options.timeout })
     }

@@ -28,12 +28,7 @@ fn take(model: &Lease, state: &mut State, action: Action) {
         Action::DelayBeat { o } => state.owners[o].late_beat = state.owners[o].memory.generation,
         Action::RunLateBeat { o } => {
             let generation = std::mem::take(&mut state.owners[o].late_beat);
-            renew(model, state, o, generation);
-        }
-        Action::DelayJoin { o } => state.owners[o].late_join = state.owners[o].join(),
-        Action::RunLateJoin { o } => {
-            let generation = std::mem::take(&mut state.owners[o].late_join);
-            state.owners[o].member = state.owners[o].member.max(generation);
+            renew(state, o, generation);
         }
         Action::Reset { o, skipped, heard } => reset(model, state, o, skipped, heard),
         Action::Drain { o, p, draining, heard } if state.owns(o, p) => {
@@ -74,22 +69,15 @@ fn take(model: &Lease, state: &mut State, action: Action) {
 }
 
 fn beat(model: &Lease, state: &mut State, o: usize, heard: bool) {
-    let owner = &mut state.owners[o];
-    if model.joins && owner.member != owner.memory.generation {
-        owner.member = owner.join();
-    }
-    let leases = renew(model, state, o, state.owners[o].memory.generation);
+    let leases = renew(state, o, state.owners[o].memory.generation);
     if heard {
         state.owners[o].call(model, Call::Sync(leases));
-        state.owners[o].joined = true;
     }
 }
 
 /// `heartbeat`: what it says of each partition.
-fn renew(model: &Lease, state: &mut State, o: usize, generation: u8) -> [(u8, bool); MAX] {
-    if !model.joins {
-        state.owners[o].member = state.owners[o].member.max(generation);
-    }
+fn renew(state: &mut State, o: usize, generation: u8) -> [(u8, bool); MAX] {
+    state.owners[o].member = state.owners[o].member.max(generation);
     let mut leases = [(0, false); MAX];
     for (p, partition) in state.partitions.iter().enumerate() {
         if state.owns(o, p) {

@@ -110,10 +110,10 @@ impl State {
 
     fn renumber_generations(&mut self, n: usize) {
         let owner = &mut self.owners[n];
-        let Owner { member, late_beat, late_join, memory, .. } = owner;
+        let Owner { member, late_beat, memory, .. } = owner;
         let polls = self.polls.iter_mut().filter(|poll| usize::from(poll.owner) == n);
         let mut all: Vec<&mut u8> = polls.map(|poll| &mut poll.generation).collect();
-        all.extend([member, late_beat, late_join, &mut memory.generation]);
+        all.extend([member, late_beat, &mut memory.generation]);
         rank(all, 1);
         if let Some(mark) = &mut owner.memory.mark {
             mark.generation = owner.memory.generation;

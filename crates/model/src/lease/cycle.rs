@@ -28,9 +28,6 @@ pub(super) fn actions(model: &Lease, state: &State, actions: &mut Vec<Action>) {
         if owner.late_beat != 0 {
             actions.push(Action::RunLateBeat { o });
         }
-        if owner.late_join != 0 {
-            actions.push(Action::RunLateJoin { o });
-        }
         for p in 0..model.partitions {
             if owner.late_release & 1 << p != 0 {
                 actions.push(Action::RunLateRelease { o, p });
@@ -66,9 +63,6 @@ fn of_owner(model: &Lease, state: &State, o: usize, actions: &mut Vec<Action>) {
             actions.extend(EITHER.map(|heard| Action::Beat { o, heard }));
             if model.late_beats && owner.late_beat == 0 {
                 actions.push(Action::DelayBeat { o });
-            }
-            if model.late_beats && model.joins && owner.member == 0 && owner.late_join == 0 {
-                actions.push(Action::DelayJoin { o });
             }
             if owner.memory.orphans != [0; MAX] {
                 actions.extend(EITHER.map(|heard| Action::HandBackOrphans { o, heard }));
@@ -133,7 +127,14 @@ pub(super) fn may_release(model: &Lease, state: &State, o: usize, p: usize) -> O
 pub(super) fn step(model: &Lease, state: &mut State, action: Action) {
     match action {
         Action::Due { r } => state.requests[r].row = Request::Pending,
-        Action::Forget { o } => state.owners[o].member = 0,
+        Action::Forget { o } => {
+            let owner = &mut state.owners[o];
+            // A heartbeat of before the last fence or beat, which is longer ago than any is good for.
+            if owner.late_beat < owner.member && !model.broken(Fault::LateBeatRuns) {
+                owner.late_beat = 0;
+            }
+            owner.member = 0;
+        }
         Action::Crash { o } => {
             state.owners[o].crash();
             state.polls.iter_mut().filter(|p| usize::from(p.owner) == o).for_each(|p| p.awaited = false);

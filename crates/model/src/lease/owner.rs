@@ -2,7 +2,7 @@
 
 use super::{
     Lease, MAX,
-    ledger::{Call, Mark, Memory, Told, Tracked},
+    ledger::{Call, Memory, Told, Tracked},
 };
 use crate::Fault;
 
@@ -42,10 +42,6 @@ pub struct Owner {
     pub member: u8,
     /// The generation of a heartbeat that was given up and may still run; 0: there is none.
     pub late_beat: u8,
-    /// The same, of a join.
-    pub late_join: u8,
-    /// Its last join was heard, and no other sent since.
-    pub joined: bool,
     /// So may an acquire.
     pub late_acquire: bool,
     /// Partitions (a bit each) that a release names which was given up and may still run.
@@ -60,16 +56,14 @@ impl Owner {
         synced: false,
         member: 0,
         late_beat: 0,
-        late_join: 0,
-        joined: false,
         late_acquire: false,
         late_release: 0,
     };
 
     /// The process is no more; what it wrote stays.
     pub(super) fn crash(&mut self) {
-        let Self { member, late_beat, late_join, late_acquire, late_release, .. } = *self;
-        *self = Self { up: false, member, late_beat, late_join, late_acquire, late_release, ..Self::NEW };
+        let Self { member, late_beat, late_acquire, late_release, .. } = *self;
+        *self = Self { up: false, member, late_beat, late_acquire, late_release, ..Self::NEW };
     }
 
     pub(super) fn ask(&self, model: &Lease, call: Call) -> Told {
@@ -120,24 +114,13 @@ impl Owner {
 
     /// A statement about leases that was given up may still run.
     pub(super) fn is_late(&self) -> bool {
-        self.late_beat != 0 || self.late_join != 0 || self.late_acquire || self.late_release != 0
+        self.late_beat != 0 || self.late_acquire || self.late_release != 0
     }
 
     /// Whether it may poll: while a lost poll's generation is not in the database it reconciles first.
     pub(super) fn may_poll(&self, model: &Lease) -> bool {
         let unfenced = self.memory.mark.is_some_and(|mark| mark.horizon.is_none()) && self.member != 0;
-        let joined = !model.joins || self.joined;
         let free = self.up && self.cycle == Cycle::Free;
-        free && joined && !unfenced && self.ask(model, Call::Dispatching).partitions != 0
-    }
-
-    /// The generation of a join: none that was polled with.
-    pub(super) fn join(&mut self) -> u8 {
-        self.memory.generation += 1;
-        self.joined = false;
-        if let Some(mark) = &mut self.memory.mark {
-            *mark = Mark { generation: self.memory.generation, horizon: None };
-        }
-        self.memory.generation
+        free && !unfenced && self.ask(model, Call::Dispatching).partitions != 0
     }
 }

@@ -91,8 +91,6 @@ pub enum Action {
     Beat { o: usize, heard: bool },
     DelayBeat { o: usize },
     RunLateBeat { o: usize },
-    DelayJoin { o: usize },
-    RunLateJoin { o: usize },
     Reset { o: usize, skipped: u8, heard: bool },
     Drain { o: usize, p: usize, draining: bool, heard: bool },
     Release { o: usize, p: usize, late: bool, heard: bool },

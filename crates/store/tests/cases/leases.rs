@@ -2,9 +2,12 @@
 
 use std::collections::HashSet;
 
+use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
+
 use crate::{
     flight::assert_fenced,
-    support::{GENERATION, Site, TTL, completion, ids, request},
+    support::{GENERATION, Site, TTL, completion, ids, request, statement},
 };
 
 async fn members(site: &Site, queue: i32, owner: &str, member: bool) -> i64 {
@@ -268,7 +271,9 @@ async fn lapsed_member_is_forgotten_an_hour_later_once_no_partition_names_it() {
     site.store.enqueue(&[request("x")]).await.unwrap();
     site.execute("UPDATE dispatchers SET expires_at = now() - interval '1 hour'").await;
     assert_eq!(site.store.heartbeat(queue, "b", TTL, true, GENERATION).await.unwrap().members, 1);
-    assert!(site.store.set_generation(queue, "a", 2).await.unwrap());
+    // The row is still there, and not for long.
+    assert!(!site.store.set_generation(queue, "a", 2).await.unwrap());
+    assert_eq!(site.count("dispatchers WHERE owner = 'a'").await, 1);
 
     site.execute("UPDATE partitions SET lease_expires_at = now() - interval '1 second'").await;
     assert_eq!(site.store.acquire_partitions(queue, "b", TTL, 64).await.unwrap().len(), 64);
@@ -286,5 +291,39 @@ async fn owner_that_never_beat_polls_nothing() {
     site.store.enqueue(&[request("x")]).await.unwrap();
     for generation in [0, 1] {
         assert_eq!(site.store.dispatch(queue, "a", 10, generation).await.unwrap(), []);
+    }
+}
+
+/// Invariant 2: what was given up long ago must not bring a forgotten membership back, and with it polls that it kept out.
+#[tokio::test]
+async fn heartbeat_that_runs_late_changes_nothing() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    site.join(queue, "a", 64).await;
+    site.lapse(queue).await;
+    site.execute("DELETE FROM dispatchers").await;
+    let beat = async |void_from: &str| -> bool {
+        let void_from: Timestamp = site.value(&format!("SELECT {void_from}"), &[]).await;
+        let params: &[&(dyn ToSql + Sync)] =
+            &[&queue, &"a", &TTL.as_secs_f64(), &true, &GENERATION, &void_from];
+        site.sql.query_one(statement!("partition/heartbeat"), params).await.unwrap().get("counted")
+    };
+    let held = "SELECT count(*) FROM partitions WHERE lease_expires_at > clock_timestamp()";
+    assert!(!beat("clock_timestamp()").await);
+    assert_eq!((site.count("dispatchers").await, site.value::<i64>(held, &[]).await), (0, 0));
+    assert!(beat("clock_timestamp() + interval '1 minute'").await);
+    assert_eq!((site.count("dispatchers").await, site.value::<i64>(held, &[]).await), (1, 64));
+}
+
+/// Invariant 2: a row that is about to be forgotten keeps out nothing for long, and is as good as none.
+#[tokio::test]
+async fn row_that_lapsed_long_ago_is_no_fence() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    site.join(queue, "a", 64).await;
+    assert!(site.store.set_generation(queue, "a", 2).await.unwrap());
+    for (age, fences) in [("44 minutes", true), ("46 minutes", false)] {
+        site.execute(&format!("UPDATE dispatchers SET expires_at = now() - interval '{age}'")).await;
+        assert_eq!(site.store.set_generation(queue, "a", 3).await.unwrap(), fences, "{age}");
     }
 }

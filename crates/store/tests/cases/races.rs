@@ -317,7 +317,10 @@ async fn takeover_beside_a_beat_takes_nothing() {
     site.execute("UPDATE partitions SET lease_expires_at = now()").await;
     let beat = site.begin().await;
     beat.client
-        .query_one(statement!("partition/heartbeat"), &[&queue, &"a", &TTL.as_secs_f64(), &true, &GENERATION])
+        .query_one(
+            statement!("partition/heartbeat"),
+            &[&queue, &"a", &TTL.as_secs_f64(), &true, &GENERATION, &jiff::Timestamp::MAX],
+        )
         .await
         .unwrap();
     assert_eq!(site.store.acquire_partitions(queue, "b", TTL, 64).await.unwrap(), []);
