@@ -6,7 +6,10 @@ use std::time::Duration;
 use leasehold_dispatch::{Consumer, ConsumerOptions};
 use leasehold_store::Store;
 use leasehold_testkit::proxy::FaultProxy;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::RwLock,
+    time::{sleep, timeout},
+};
 use tokio_postgres::{Client, Statement};
 
 use crate::{
@@ -19,6 +22,10 @@ use crate::{
 
 /// Connections of an owner: more than calls of it are ever in the air.
 const POOL: usize = 12;
+
+/// What is final depends on the transactions open on the server, those of other walks included. A pinned walk is alone on
+/// it; all others share it.
+pub(crate) static SERVER: RwLock<()> = RwLock::const_new(());
 
 pub(crate) struct Seat {
     pub(crate) name: String,
