@@ -13,7 +13,7 @@ use crate::{
     tally::Tally,
 };
 
-const WALKS: u64 = 200;
+const WALKS: u64 = 300;
 const SEED: u64 = 0;
 /// How many walks a line is said about, where there are many.
 const REPORT: u64 = 1000;

@@ -81,6 +81,7 @@ impl Site {
         self.seats.clear();
         for number in 0..SEATS {
             let proxy = ground::proxy().await;
+            proxy.keep_sessions();
             if let Some(fault) = self.fault {
                 proxy.rewrite(fault.marker, fault.part, fault.other);
             }
