@@ -94,7 +94,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         marker: "Store::reset_stale",
         part: "(SELECT count(*) FROM stale) AS found",
         other: "(SELECT count(*) FROM reset) AS found",
-        seed: 162,
+        seed: 305,
     },
     Fault {
         name: "a first look that is final",
@@ -108,14 +108,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         marker: "Store::dispatch",
         part: "$4,",
         other: "coalesce((SELECT d.generation FROM dispatchers d WHERE d.queue_id = $1 AND d.owner = $2), $4),",
-        seed: 3,
+        seed: 10,
     },
     Fault {
         name: "a generation that is not written",
         marker: "Store::set_generation",
         part: "greatest(generation, $3)",
         other: "greatest(generation, $3::bigint * 0)",
-        seed: 186,
+        seed: 257,
     },
     Fault {
         name: "a heartbeat that brings an old generation back",

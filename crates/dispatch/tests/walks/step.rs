@@ -157,7 +157,7 @@ pub(crate) enum Step {
     Lapse {
         seat: Option<u8>,
     },
-    /// Members that lapsed have done so an hour ago, and are forgotten as far as a beat may.
+    /// Members that lapsed have done so an hour ago: a beat has forgotten those that no partition names.
     Forget,
     /// Somebody not in play has had a partition of the owner, or all of them, and given it up again.
     Oust {

@@ -5,7 +5,7 @@
 use leasehold_store::PARTITIONS;
 use tokio_postgres::types::ToSql;
 
-use crate::{step::partition_in_play, walk::Walk};
+use crate::{call::Call, step::partition_in_play, walk::Walk};
 
 impl Walk<'_> {
     pub(crate) async fn execute(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<bool, String> {
@@ -62,24 +62,18 @@ impl Walk<'_> {
     }
 
     pub(super) async fn forget(&mut self) -> Result<bool, String> {
-        let aged = self
-            .execute(
-                "UPDATE dispatchers SET expires_at = now() - interval '2 hours'
-                WHERE ctid = ANY (ARRAY(SELECT ctid FROM dispatchers WHERE queue_id = $1 AND expires_at < now()
-                    FOR UPDATE SKIP LOCKED))",
-                &[&self.queue],
-            )
-            .await?;
-        // One that partitions name is left to the beats.
+        // An hour is longer than any statement is late; but a reconciliation that has no fence yet does not count on it.
+        let late = self.late.iter().map(|late| &late.call).chain(&self.ghosts).filter(|call| call.cycles());
+        let relies = |call: &&Call| self.before.books.get(&call.owner).is_some_and(|book| !book.unfenced);
+        let spared: Vec<&str> = late.filter(relies).map(|call| &*call.owner).collect();
         self.execute(
             "DELETE FROM dispatchers WHERE ctid = ANY (ARRAY(SELECT ctid FROM dispatchers d
-                WHERE queue_id = $1 AND expires_at < now() - interval '1 hour'
+                WHERE queue_id = $1 AND expires_at < now() AND owner <> ALL ($2)
                     AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = $1 AND p.owner = d.owner)
                 FOR UPDATE SKIP LOCKED))",
-            &[&self.queue],
+            &[&self.queue, &spared],
         )
-        .await?;
-        Ok(aged)
+        .await
     }
 
     pub(super) async fn oust(&mut self, seat: u8, partition: Option<u8>) -> Result<bool, String> {
