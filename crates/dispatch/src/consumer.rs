@@ -89,6 +89,8 @@ pub struct Bookkeeping {
     pub orphans: Vec<Stamp>,
     /// A poll's reply was lost, and what it may have stamped is still looked for.
     pub reconciling: bool,
+    /// It is looked for, and the poll itself may not have begun yet.
+    pub unfenced: bool,
 }
 
 /// One owner's part in one queue.

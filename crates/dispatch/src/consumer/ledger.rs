@@ -258,6 +258,7 @@ impl Ledger {
             tracked,
             orphans,
             reconciling: self.mark.is_some(),
+            unfenced: self.mark.is_some_and(|mark| mark.horizon.is_none()),
         }
     }
 

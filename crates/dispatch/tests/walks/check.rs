@@ -95,8 +95,9 @@ impl Walk<'_> {
             if now.owner == was.owner {
                 continue;
             }
-            let given_up =
-                was.owner.is_none() || self.acting.iter().any(|c| Some(&c.owner) == was.owner.as_ref());
+            let given_up = was.owner.is_none()
+                || self.ousted
+                || self.acting.iter().any(|c| Some(&c.owner) == was.owner.as_ref());
             if now.owner.is_none() {
                 require!(given_up, "partition {partition} is given up by another: {was:?}, {now:?}");
                 continue;
@@ -195,6 +196,9 @@ impl Walk<'_> {
                 tracked == worked_on,
                 "{owner} tracks {tracked:?}, but works on {worked_on:?} (invariant 2)"
             );
+            let epoch = |partition| book.leases.iter().find(|l| l.partition == partition).map(|l| l.epoch);
+            let former = book.tracked.iter().find(|t| epoch(t.partition).is_some_and(|e| t.epoch < e));
+            require!(former.is_none(), "{owner} works on {former:?} of a share that it lost (invariant 2)");
             let keys: BTreeSet<Key> = tracked.iter().map(|stamp| key(stamp)).collect();
             let spent = book.orphans.iter().find(|orphan| keys.contains(&key(orphan)));
             require!(spent.is_none(), "{owner} tracks a dispatch by the key of its orphan {spent:?}");

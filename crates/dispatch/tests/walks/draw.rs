@@ -23,6 +23,8 @@ pub(crate) struct Draw {
     /// Requests: where there are few, more happens to each.
     slots: u8,
     left: usize,
+    /// How often the next step is that of the motif that has begun.
+    devotion: f64,
     /// Of the motif that has begun.
     to_come: VecDeque<Step>,
 }
@@ -37,7 +39,8 @@ impl Route {
         let left = steps.unwrap_or_else(|| rng.random_range(20..=60));
         let temper = *[0.15, 0.35, 0.6].choose(&mut rng).unwrap();
         let slots = *[1, 3, 3, SLOTS].choose(&mut rng).unwrap();
-        Self::Drawn(Box::new(Draw { rng, temper, slots, left, to_come: VecDeque::new() }))
+        let devotion = *[0.6, 0.8, 0.95].choose(&mut rng).unwrap();
+        Self::Drawn(Box::new(Draw { rng, temper, slots, left, devotion, to_come: VecDeque::new() }))
     }
 
     pub(crate) fn given(steps: Vec<Step>) -> Self {
@@ -62,8 +65,8 @@ impl Draw {
         if self.to_come.is_empty() && self.rng.random_bool(0.15) {
             self.to_come = motif::draw(&mut self.rng, self.temper, self.slots).into();
         }
-        let begun =
-            (!self.to_come.is_empty() && self.rng.random_bool(0.75)).then(|| self.to_come.pop_front());
+        let begun = (!self.to_come.is_empty() && self.rng.random_bool(self.devotion))
+            .then(|| self.to_come.pop_front());
         let drawn = (0..DRAWS).map(|_| Step::draw(&mut self.rng, self.temper, self.slots));
         begun.flatten().into_iter().chain(drawn.collect::<Vec<_>>()).collect()
     }
@@ -114,6 +117,10 @@ impl Step {
             904..907 => Self::LockPartition { partition: rng.random_range(0..4) },
             907..925 => Self::Unlock,
             925..968 => Self::Release { which: rng.random_range(0..8) },
+            968..972 => {
+                let partition = rng.random_bool(0.7).then(|| rng.random_range(0..4));
+                Self::Oust { seat, partition }
+            }
             _ => Self::GiveUp { which: rng.random_range(0..8) },
         }
     }

@@ -92,7 +92,7 @@ impl Walk<'_> {
     }
 
     async fn call(&mut self, seat: usize, work: Work) -> Result<(), String> {
-        (self.acting, self.answered, self.stirred) = (Vec::new(), Vec::new(), false);
+        self.begin_step();
         self.begin(u8::try_from(seat).unwrap_or(0), work, How::Well).await?;
         self.agree().await
     }

@@ -14,6 +14,8 @@ mod draw;
 mod explain;
 mod fault;
 mod finish;
+#[path = "../ground/mod.rs"]
+mod ground;
 mod motif;
 mod moves;
 mod pinned;

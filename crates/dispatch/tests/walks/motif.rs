@@ -4,7 +4,7 @@ use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 
 use crate::{
     draw::{BEAT, RECONCILE},
-    step::{How, Kind, Pick, Step, Whose},
+    step::{How, Kind, Pick, SLOTS, Step, Whose},
 };
 
 const GIVE_UP: Step = Step::GiveUp { which: 0 };
@@ -34,7 +34,7 @@ pub(crate) fn draw(rng: &mut StdRng, temper: f64, slots: u8) -> Vec<Step> {
     let any = Pick { whose: Whose::Any, from: rng.random_range(0..3), count: 3 };
     let faulty = Step::Rebalance { seat, how: How::draw(rng, 1.0, &BEAT, &RECONCILE) };
     let begin = vec![join(seat), beat(seat), Step::Enqueue { slot, conflict: false, parked: false }];
-    let go_on = match rng.random_range(0..9) {
+    let go_on = match rng.random_range(0..11) {
         0 => late_stamp(seat, peer, slot),
         1 => return_of_a_partition(seat, peer, any, faulty),
         2 => lost_poll(rng, seat, faulty),
@@ -43,6 +43,8 @@ pub(crate) fn draw(rng: &mut StdRng, temper: f64, slots: u8) -> Vec<Step> {
         5 => late_beat(rng, temper, seat),
         6 => severed_poll(seat, slot),
         7 => late_release(seat, peer),
+        8 => unseen_loss(rng, seat, slot),
+        9 => return unfenced_look(seat, slot),
         _ => skipped_reset(seat, peer, slot),
     };
     [begin, go_on].concat()
@@ -117,6 +119,29 @@ fn severed_poll(seat: u8, slot: u8) -> Vec<Step> {
 fn late_release(seat: u8, peer: u8) -> Vec<Step> {
     let release = Step::Rebalance { seat, how: How::HoldRequest(Kind::Release) };
     vec![join(peer), beat(peer), beat(seat), release, GIVE_UP, beat(seat), beat(peer), RELEASE]
+}
+
+/// A partition is lost and comes back between two heartbeats, by an acquisition that was held up.
+fn unseen_loss(rng: &mut StdRng, seat: u8, slot: u8) -> Vec<Step> {
+    let oust = |partition| Step::Oust { seat, partition: Some(partition) };
+    let acquire = Step::Rebalance { seat, how: How::HoldRequest(Kind::Acquire) };
+    // There is nothing to acquire without the last partition's loss, and it is the last to be taken.
+    let lost = [poll(seat, How::Well), oust(3), acquire, oust(slot % (SLOTS / 2))];
+    let late = [GIVE_UP, RELEASE, beat(seat)];
+    [&lost[..], if rng.random_bool(0.5) { &late } else { &late[1..] }].concat()
+}
+
+/// A reconciliation looks while its owner is no member. After it arrive an acquisition, a heartbeat of the old
+/// generation, and a poll, all given up before.
+fn unfenced_look(seat: u8, slot: u8) -> Vec<Step> {
+    let held = |kind| Step::Rebalance { seat, how: How::HoldRequest(kind) };
+    let acquire = [join(seat), held(Kind::Acquire), GIVE_UP, beat(seat)];
+    let enqueue = Step::Enqueue { slot, conflict: false, parked: false };
+    let poll_late =
+        [held(Kind::Heartbeat), GIVE_UP, enqueue, poll(seat, How::HoldRequest(Kind::Dispatch)), GIVE_UP];
+    let gone = [Step::Lapse { seat: Some(seat) }, Step::Oust { seat, partition: None }, Step::Forget];
+    // The heartbeat after the look stays behind.
+    [&acquire[..], &poll_late, &gone, &[held(Kind::Heartbeat)], &[Step::Release { which: 1 }; 3]].concat()
 }
 
 /// Somebody else holds the row that is to be reset.

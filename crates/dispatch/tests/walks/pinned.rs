@@ -3,7 +3,7 @@
 use crate::{
     draw::Route,
     shrink::walk,
-    site::Site,
+    site::{SERVER, Site},
     step::{How, Kind, Pick, Step, Whose},
     tally::Tally,
 };
@@ -30,6 +30,7 @@ fn ack(seat: u8, how: How) -> Step {
 /// Takes the steps, each of which must find something to do.
 async fn go(steps: &[Step]) -> Tally {
     let mut site = Site::open(None).await;
+    let _alone = SERVER.write().await;
     let walked = walk(&mut site, Route::given(steps.to_vec())).await;
     assert_eq!(walked.violation, None, "after {} steps", walked.steps.len());
     assert_eq!(walked.steps, steps, "a step found nothing to do");
@@ -226,4 +227,43 @@ async fn an_orphan_is_dispatched_again_before_its_hand_back_is_answered() {
         [join(0), beat(0), ENQUEUE, poll(0, How::Well), abandon, hand_back, poll(0, How::Well), beat(0)];
     let tally = go(&steps).await;
     assert_eq!((tally.fault_of("reply lost", Kind::Undispatch), tally.of("dispatches")), (1, 2));
+}
+
+/// Invariants 2 and 5: a partition is lost and comes back between two heartbeats, by an acquisition that was held up.
+/// What was dispatched before is lost, and reset, whether or not the acquisition was given up.
+#[tokio::test]
+async fn a_partition_is_lost_and_comes_back_unseen() {
+    let oust = |partition| Step::Oust { seat: 0, partition: Some(partition) };
+    let (give_up, release) = (Step::GiveUp { which: 0 }, Step::Release { which: 0 });
+    let acquire = Step::Rebalance { seat: 0, how: How::HoldRequest(Kind::Acquire) };
+    let lost = [join(0), beat(0), ENQUEUE, poll(0, How::Well), oust(3), acquire, oust(0)];
+    for back in [&[release][..], &[give_up, release, beat(0)]] {
+        let tally = go(&[&lost[..], back].concat()).await;
+        assert_eq!((tally.fault_of("request held", Kind::Acquire), tally.of("redeliveries")), (1, 1));
+        assert_eq!((tally.of("dispatches"), tally.of("results")), (2, 1));
+    }
+}
+
+/// Invariant 2: a reconciliation looks while its owner is no member, which is not the last: an acquisition, a heartbeat
+/// of the old generation and a poll arrive after it, all given up before.
+#[tokio::test]
+async fn a_reconciliation_looks_while_nothing_fences_it() {
+    let held = |kind| Step::Rebalance { seat: 0, how: How::HoldRequest(kind) };
+    let give_up = Step::GiveUp { which: 0 };
+    let release = Step::Release { which: 1 };
+    let sent = [
+        join(0),
+        held(Kind::Acquire),
+        give_up,
+        beat(0),
+        held(Kind::Heartbeat),
+        give_up,
+        ENQUEUE,
+        poll(0, How::HoldRequest(Kind::Dispatch)),
+        give_up,
+    ];
+    let gone = [Step::Lapse { seat: Some(0) }, Step::Oust { seat: 0, partition: None }, Step::Forget];
+    let arrives = [held(Kind::Heartbeat), release, release, release];
+    let tally = go(&[&sent[..], &gone, &arrives].concat()).await;
+    assert_eq!((tally.of("given up"), tally.of("late statements"), tally.of("dispatches")), (3, 3, 1));
 }

@@ -9,7 +9,7 @@ use crate::{
     draw::Route,
     fault::{FAULTS, Fault},
     shrink::walk,
-    site::Site,
+    site::{SERVER, Site},
 };
 
 /// From the first seed on; all are found sooner.
@@ -21,6 +21,7 @@ const SEEKERS: usize = 4;
 async fn find(fault: Fault) -> Option<(u64, String)> {
     let mut site = Site::open(Some(fault)).await;
     for seed in fault.seed..fault.seed + WALKS {
+        let _shared = SERVER.read().await;
         if let Some(found) = walk(&mut site, Route::of_seed(seed, None)).await.violation {
             return Some((seed, found));
         }

@@ -8,12 +8,12 @@ use std::sync::{
 use crate::{
     draw::Route,
     shrink::{as_code, shrink, walk},
-    site::Site,
+    site::{SERVER, Site},
     step::Kind,
     tally::Tally,
 };
 
-const WALKS: u64 = 200;
+const WALKS: u64 = 300;
 const SEED: u64 = 0;
 /// How many walks a line is said about, where there are many.
 const REPORT: u64 = 1000;
@@ -25,6 +25,7 @@ fn asked<T: std::str::FromStr>(name: &str) -> Option<T> {
 }
 
 async fn walk_or_tell(site: &mut Site, seed: u64, steps: Option<usize>, stop: &AtomicBool) -> Tally {
+    let _shared = SERVER.read().await;
     let walked = walk(site, Route::of_seed(seed, steps)).await;
     let Some(found) = walked.violation else { return walked.tally };
     stop.store(true, Ordering::Relaxed);

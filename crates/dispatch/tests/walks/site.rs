@@ -1,21 +1,31 @@
-//! Where walks take place: a database, and the seats of owners, each behind a proxy. It serves one walk after the
+//! Where walks take place: an installation, and the seats of owners, each behind a proxy. It serves one walk after the
 //! other, each with a queue of its own, so that connections and their plans are kept.
 
 use std::time::Duration;
 
 use leasehold_dispatch::{Consumer, ConsumerOptions};
-use leasehold_store::{Store, StoreOptions};
-use leasehold_testkit::{
-    database::{TestDatabase, shared_cluster},
-    proxy::FaultProxy,
+use leasehold_store::Store;
+use leasehold_testkit::proxy::FaultProxy;
+use tokio::{
+    sync::RwLock,
+    time::{sleep, timeout},
 };
-use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, Statement};
 
-use crate::{call::PATIENCE, fault::Fault, step::SEATS, view::Looks};
+use crate::{
+    call::PATIENCE,
+    fault::Fault,
+    ground::{self, Ground, Role},
+    step::SEATS,
+    view::Looks,
+};
 
 /// Connections of an owner: more than calls of it are ever in the air.
 const POOL: usize = 12;
+
+/// What is final depends on the transactions open on the server, those of other walks included. A pinned walk is alone on
+/// it; all others share it.
+pub(crate) static SERVER: RwLock<()> = RwLock::const_new(());
 
 pub(crate) struct Seat {
     pub(crate) name: String,
@@ -24,9 +34,10 @@ pub(crate) struct Seat {
 }
 
 pub(crate) struct Site {
-    database: TestDatabase,
+    ground: Ground,
     /// Not through a proxy.
     pub(crate) store: Store,
+    /// Not through a proxy; the search path is the installation's schema.
     pub(crate) sql: Client,
     /// For a transaction that stays open.
     pub(crate) locker: Client,
@@ -41,15 +52,9 @@ pub(crate) struct Site {
 impl Site {
     /// With a planted fault, or none.
     pub(crate) async fn open(fault: Option<Fault>) -> Self {
-        let database = TestDatabase::from_template("walks", async |url| {
-            let store = Store::open(&url, &StoreOptions::default()).unwrap();
-            store.migrate().await.unwrap();
-            store.close().await;
-        })
-        .await;
-        let (sql, locker) = (connect(&database).await, connect(&database).await);
-        let store =
-            Store::open(database.url(), &StoreOptions { pool_size: 2, ..StoreOptions::default() }).unwrap();
+        let ground = Ground::new().await;
+        let (sql, locker) = (ground.connect().await, ground.connect().await);
+        let store = ground.store(Role::Others, 2);
         let waiting = sql
             .prepare(
                 "SELECT pid FROM pg_stat_activity
@@ -66,7 +71,7 @@ impl Site {
             .unwrap();
         let looks = Looks::prepare(&sql).await;
         let mut site =
-            Self { database, store, sql, locker, looks, waiting, active, seats: Vec::new(), fault, walks: 0 };
+            Self { ground, store, sql, locker, looks, waiting, active, seats: Vec::new(), fault, walks: 0 };
         site.set_up().await;
         site
     }
@@ -75,14 +80,14 @@ impl Site {
     pub(crate) async fn set_up(&mut self) {
         self.seats.clear();
         for number in 0..SEATS {
-            let proxy = FaultProxy::start(shared_cluster().await.address()).await;
+            let proxy = ground::proxy().await;
+            proxy.keep_sessions();
             if let Some(fault) = self.fault {
                 proxy.rewrite(fault.marker, fault.part, fault.other);
             }
             let name = format!("seat{number}");
-            let url = format!("{}?application_name={name}", proxy.url(self.database.url()));
-            let store =
-                Store::open(&url, &StoreOptions { pool_size: POOL, ..StoreOptions::default() }).unwrap();
+            let url = self.ground.url_behind(&proxy, Role::Dispatcher);
+            let store = ground::open(&format!("{url}?application_name={name}"), POOL);
             self.seats.push(Seat { name, proxy, store });
         }
     }
@@ -139,10 +144,4 @@ impl Seat {
         let options = ConsumerOptions { lease_ttl: Duration::from_secs(600), drain_timeout };
         Consumer::new(&self.store, queue, owner, options)
     }
-}
-
-async fn connect(database: &TestDatabase) -> Client {
-    let client = database.connect().await;
-    client.batch_execute("SET search_path TO leasehold").await.unwrap();
-    client
 }

@@ -10,6 +10,11 @@ pub(crate) const SLOTS: u8 = 10;
 /// Where their ids belong: spread so that owners' joins and departures make them change hands.
 pub(crate) const PARTITIONS_IN_PLAY: [i16; 4] = [0, 25, 40, 63];
 
+/// By a number in steps.
+pub(crate) fn partition_in_play(number: u8) -> i16 {
+    PARTITIONS_IN_PLAY[usize::from(number) % PARTITIONS_IN_PLAY.len()]
+}
+
 /// A statement of the consumer's, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -152,8 +157,13 @@ pub(crate) enum Step {
     Lapse {
         seat: Option<u8>,
     },
-    /// Members that lapsed have done so an hour ago.
+    /// Members that lapsed have done so an hour ago: a beat has forgotten those that no partition names.
     Forget,
+    /// Somebody not in play has had a partition of the owner, or all of them, and given it up again.
+    Oust {
+        seat: u8,
+        partition: Option<u8>,
+    },
     MakeDue,
     PassDeadline {
         slot: u8,

@@ -110,6 +110,7 @@ fn name(step: Step) -> &'static str {
         Step::Sever { .. } => "sever",
         Step::Lapse { .. } => "lapse",
         Step::Forget => "forget",
+        Step::Oust { .. } => "oust",
         Step::MakeDue => "make due",
         Step::PassDeadline { .. } => "pass deadline",
         Step::LockRequest { .. } => "lock request",

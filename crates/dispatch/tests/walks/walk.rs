@@ -11,7 +11,7 @@ use leasehold_store::{NewRequest, Stamp, partition_of};
 use crate::{
     call::{Answer, Call, Flying, Late, Work},
     site::Site,
-    step::{PARTITIONS_IN_PLAY, Pick, SLOTS, Step, Whose},
+    step::{Pick, SLOTS, Step, Whose, partition_in_play},
     tally::Tally,
     view::{Key, View},
 };
@@ -71,6 +71,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) answered: Vec<(Call, Answer)>,
     /// In this step something was done to parked requests.
     pub(crate) stirred: bool,
+    /// In this step somebody not in play took partitions, and gave them up.
+    pub(crate) ousted: bool,
     pub(crate) tally: Tally,
 }
 
@@ -95,19 +97,25 @@ impl<'a> Walk<'a> {
             acting: Vec::new(),
             answered: Vec::new(),
             stirred: false,
+            ousted: false,
             tally: Tally { walks: 1, ..Tally::default() },
         }
     }
 
     /// Takes a step and looks at everything after it. False when there was nothing to do.
     pub(crate) async fn step(&mut self, step: Step) -> Result<bool, String> {
-        (self.acting, self.answered, self.stirred) = (Vec::new(), Vec::new(), false);
+        self.begin_step();
         let took_effect = self.take(step).await?;
         self.tally.step(step, took_effect);
         if took_effect {
             self.agree().await?;
         }
         Ok(took_effect)
+    }
+
+    pub(crate) fn begin_step(&mut self) {
+        (self.acting, self.answered) = (Vec::new(), Vec::new());
+        (self.stirred, self.ousted) = (false, false);
     }
 
     /// False when there was nothing to do.
@@ -143,6 +151,7 @@ impl<'a> Walk<'a> {
             Step::Sever { seat } => self.sever(seat).await,
             Step::Lapse { seat } => self.lapse(seat).await,
             Step::Forget => self.forget().await,
+            Step::Oust { seat, partition } => self.oust(seat, partition).await,
             Step::MakeDue => self.make_due().await,
             Step::PassDeadline { slot } => self.pass_deadline(slot).await,
             Step::LockRequest { slot } => self.lock_request(slot).await,
@@ -226,7 +235,7 @@ impl<'a> Walk<'a> {
     /// The id and token of a slot's request.
     pub(crate) fn key_of(&self, slot: u8) -> Key {
         let half = SLOTS / 2;
-        let partition = PARTITIONS_IN_PLAY[usize::from(slot % half) % PARTITIONS_IN_PLAY.len()];
+        let partition = partition_in_play(slot % half);
         let ids = (0..).map(|n| format!("{}-{}-{n}", self.name, slot % half));
         let id = ids.into_iter().find(|id| partition_of(id) == partition).unwrap();
         (id, format!("t{}", slot / half))

@@ -2,9 +2,10 @@
 //!
 //! Time is not waited for: rows are made older. What somebody holds is left alone.
 
+use leasehold_store::PARTITIONS;
 use tokio_postgres::types::ToSql;
 
-use crate::{step::PARTITIONS_IN_PLAY, walk::Walk};
+use crate::{call::Call, step::partition_in_play, walk::Walk};
 
 impl Walk<'_> {
     pub(crate) async fn execute(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<bool, String> {
@@ -61,13 +62,33 @@ impl Walk<'_> {
     }
 
     pub(super) async fn forget(&mut self) -> Result<bool, String> {
+        // An hour is longer than any statement is late; but a reconciliation that has no fence yet does not count on it.
+        let late = self.late.iter().map(|late| &late.call).chain(&self.ghosts).filter(|call| call.cycles());
+        let relies = |call: &&Call| self.before.books.get(&call.owner).is_some_and(|book| !book.unfenced);
+        let spared: Vec<&str> = late.filter(relies).map(|call| &*call.owner).collect();
         self.execute(
-            "UPDATE dispatchers SET expires_at = now() - interval '2 hours'
-            WHERE ctid = ANY (ARRAY(SELECT ctid FROM dispatchers WHERE queue_id = $1 AND expires_at < now()
+            "DELETE FROM dispatchers WHERE ctid = ANY (ARRAY(SELECT ctid FROM dispatchers d
+                WHERE queue_id = $1 AND expires_at < now() AND owner <> ALL ($2)
+                    AND NOT EXISTS (SELECT FROM partitions p WHERE p.queue_id = $1 AND p.owner = d.owner)
                 FOR UPDATE SKIP LOCKED))",
-            &[&self.queue],
+            &[&self.queue, &spared],
         )
         .await
+    }
+
+    pub(super) async fn oust(&mut self, seat: u8, partition: Option<u8>) -> Result<bool, String> {
+        let Some(owner) = self.owner(seat) else { return Ok(false) };
+        let partitions: Vec<i16> = match partition {
+            Some(partition) => vec![partition_in_play(partition)],
+            None => (0..PARTITIONS).collect(),
+        };
+        let sql =
+            "UPDATE partitions SET owner = NULL, lease_expires_at = NULL, draining = false, epoch = epoch + 1
+            WHERE ctid = ANY (ARRAY(SELECT ctid FROM partitions WHERE queue_id = $1 AND owner = $2
+                AND partition_id = ANY ($3) FOR UPDATE SKIP LOCKED))";
+        let ousted = self.execute(sql, &[&self.queue, &owner.name, &partitions]).await?;
+        self.ousted = ousted;
+        Ok(ousted)
     }
 
     pub(crate) async fn make_due(&mut self) -> Result<bool, String> {
@@ -103,7 +124,7 @@ impl Walk<'_> {
     }
 
     pub(super) async fn lock_partition(&mut self, partition: u8) -> Result<bool, String> {
-        let partition = PARTITIONS_IN_PLAY[usize::from(partition) % PARTITIONS_IN_PLAY.len()];
+        let partition = partition_in_play(partition);
         let sql = "SELECT FROM partitions WHERE queue_id = $1 AND partition_id = $2 FOR UPDATE SKIP LOCKED";
         let queue = self.queue;
         self.lock(sql, &[&queue, &partition]).await

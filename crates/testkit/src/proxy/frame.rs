@@ -86,6 +86,16 @@ impl Frame {
         self.bytes[0]
     }
 
+    /// For a server's messages: whether it waits for the next request.
+    pub(super) fn is_ready(&self) -> bool {
+        self.kind() == b'Z'
+    }
+
+    /// For a server's [ready](Self::is_ready): whether no transaction is open.
+    pub(super) fn is_idle(&self) -> bool {
+        self.bytes.get(self.body) == Some(&b'I')
+    }
+
     /// For messages without a type byte.
     pub(super) fn opening(&self) -> Opening {
         let code = if self.bytes.len() >= 8 { u32_at(&self.bytes, 4) } else { 0 };

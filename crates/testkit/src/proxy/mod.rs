@@ -6,6 +6,7 @@
 //! connect with `sslmode=disable`, or `prefer` to a server without it.
 
 mod frame;
+mod keep;
 mod pump;
 mod rules;
 mod session;
@@ -44,6 +45,9 @@ struct Shared {
     rules: Rules,
     frozen: watch::Sender<bool>,
     refusing: std::sync::atomic::AtomicBool,
+    keeping: std::sync::atomic::AtomicBool,
+    /// Empty unless it keeps sessions.
+    spares: keep::Spares,
     /// Cancelled, and replaced by a fresh one, at every cut.
     current: Mutex<CancellationToken>,
 }
@@ -65,6 +69,8 @@ impl FaultProxy {
             rules: Rules::default(),
             frozen: watch::Sender::new(false),
             refusing: false.into(),
+            keeping: false.into(),
+            spares: keep::Spares::default(),
             current: Mutex::new(stop.child_token()),
         });
         tokio::spawn(stop.clone().run_until_cancelled_owned(accept(listener, Arc::clone(&shared))));
@@ -110,6 +116,14 @@ impl FaultProxy {
     /// Whether new connections are dropped as soon as they are made. Existing ones are left alone.
     pub fn refuse(&self, refuse: bool) {
         self.shared.refusing.store(refuse, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// From now on, the server's end of a session outlives the client's: a client that asks for just such a session
+    /// gets one that another left, with all that is costly about a new one. Faults happen as ever, to clients. A
+    /// [`FaultProxy::cut`] ends what has a client, and so does a request that fails before it happens; cancellations
+    /// are lost. Clients must name the statements they prepare, and leave nothing else behind in their sessions.
+    pub fn keep_sessions(&self) {
+        self.shared.keeping.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 
     /// Lets the next matching execution happen, swallows the server's reply, and drops the client's
@@ -176,6 +190,10 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let ended = async {
+        if shared.keeping.load(std::sync::atomic::Ordering::SeqCst) {
+            client.set_nodelay(true)?;
+            return keep::run(client, &shared).await;
+        }
         let server = TcpStream::connect(shared.target.as_slice()).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;

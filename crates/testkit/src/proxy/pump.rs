@@ -24,36 +24,57 @@ enum Rest {
     Nothing,
 }
 
+/// Both directions of a connection.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) read: Reader,
+    pub(super) write: Writer,
+}
+
+impl Ends {
+    pub(super) fn of(stream: TcpStream) -> Self {
+        let (read, write) = stream.into_split();
+        Self { read: BufReader::new(read), write: BufWriter::new(write) }
+    }
+}
+
 /// Serves a connection until either side is gone or a fault ends it. Both sockets are closed then.
 pub(super) async fn run(client: TcpStream, server: TcpStream, shared: &Shared) -> io::Result<()> {
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    let (mut from_client, mut to_client) = (BufReader::new(from_client), BufWriter::new(to_client));
-    let (mut from_server, mut to_server) = (BufReader::new(from_server), BufWriter::new(to_server));
-
-    if !open(&mut from_client, &mut to_client, &mut from_server, &mut to_server, shared).await? {
-        return Ok(());
+    let (mut client, mut server) = (Ends::of(client), Ends::of(server));
+    if open(&mut client, &mut server, shared).await? {
+        let session = Session::default();
+        session.begin();
+        pass(&mut client, &mut server, &session, shared).await?;
     }
-    let session = Session::default();
-    session.begin();
-    let requests = pass_requests(&mut from_client, &mut to_server, &session, shared);
-    let replies = pass_replies(&mut from_server, &mut to_client, &session, shared);
+    Ok(())
+}
+
+/// Passes a session's messages on. Says whether the client is gone, and has left nothing under way in a session that is
+/// to be kept.
+pub(super) async fn pass(
+    client: &mut Ends,
+    server: &mut Ends,
+    session: &Session,
+    shared: &Shared,
+) -> io::Result<bool> {
+    let requests = pass_requests(&mut client.read, &mut server.write, session, shared);
+    let replies = pass_replies(&mut server.read, &mut client.write, session, shared);
     tokio::pin!(replies);
     tokio::select! {
-        result = &mut replies => return result,
-        rest = requests => if rest? == Rest::Nothing { return Ok(()) },
+        left = &mut replies => return left,
+        rest = requests => match rest? {
+            Rest::Nothing => return Ok(false),
+            Rest::Replies if session.is_left() => return Ok(true),
+            Rest::Replies => {}
+        },
     }
     replies.await
 }
 
 /// Passes on what precedes a session; false if there is to be none.
-async fn open(
-    from_client: &mut Reader,
-    to_client: &mut Writer,
-    from_server: &mut Reader,
-    to_server: &mut Writer,
-    shared: &Shared,
-) -> io::Result<bool> {
+async fn open(client: &mut Ends, server: &mut Ends, shared: &Shared) -> io::Result<bool> {
+    let (from_client, to_client) = (&mut client.read, &mut client.write);
+    let (from_server, to_server) = (&mut server.read, &mut server.write);
     while let Some(frame) = Frame::read_opening(from_client).await? {
         thawed(shared).await;
         to_server.write_all(&frame.bytes).await?;
@@ -89,6 +110,9 @@ async fn pass_requests(
     // A broken client is gone just like one that said goodbye.
     while let Ok(Some(mut frame)) = Frame::read(from_client).await {
         thawed(shared).await;
+        if session.is_kept() && frame.request() == Request::Terminate {
+            break;
+        }
         let step = session.request(&frame, &shared.rules);
         if let Request::Parse { sql, .. } = frame.request()
             && let Some(other) = shared.rules.rewritten(&String::from_utf8_lossy(sql))
@@ -121,20 +145,24 @@ async fn pass_requests(
         }
         if losing && step.ends_series {
             // The connection ends with the reply to this; what comes after it is lost as well.
+            session.end_requests();
             return Ok(Rest::Replies);
         }
     }
     // The server works off what it has, then sees the end.
-    to_server.shutdown().await?;
+    if !session.end_requests() {
+        to_server.shutdown().await?;
+    }
     Ok(Rest::Replies)
 }
 
+/// As [`pass`].
 async fn pass_replies(
     from_server: &mut Reader,
     to_client: &mut Writer,
     session: &Session,
     shared: &Shared,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let mut held = Vec::new();
     // Once the client is gone replies go nowhere, but its last requests may still be on their way.
     let mut client_gone = false;
@@ -152,7 +180,7 @@ async fn pass_replies(
             }
             trap.reach();
             if trap.kind == Kind::LoseReply {
-                return Ok(());
+                return Ok(session.is_left());
             }
             trap.released().await;
             bytes = std::mem::take(&mut held);
@@ -164,12 +192,16 @@ async fn pass_replies(
         if !client_gone && from_server.buffer().is_empty() {
             client_gone = to_client.flush().await.is_err();
         }
+        if reply.ends_reply && session.is_left() {
+            return Ok(true);
+        }
     }
-    to_client.flush().await
+    to_client.flush().await?;
+    Ok(false)
 }
 
 /// Waits until the proxy is not frozen.
-async fn thawed(shared: &Shared) {
+pub(super) async fn thawed(shared: &Shared) {
     // Fails only if the sender is gone, which `shared` holds.
     let _ = shared.frozen.subscribe().wait_for(|frozen| !frozen).await;
 }

@@ -11,8 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::frame::{Frame, Request};
 use super::rules::{Connected, Rules, Trap};
 
-/// The server's ReadyForQuery.
-const READY_FOR_QUERY: u8 = b'Z';
 /// The server's CopyInResponse.
 const COPY_IN_RESPONSE: u8 = b'G';
 
@@ -27,6 +25,11 @@ struct State {
     series: VecDeque<Series>,
     /// The faults that happened, which are over when the session is.
     faults: Vec<Connected>,
+    /// The server's end is to outlive the client's.
+    kept: bool,
+    /// The client sends nothing more.
+    requests_over: bool,
+    in_transaction: bool,
 }
 
 #[derive(Debug)]
@@ -66,6 +69,30 @@ impl Session {
     /// Notes that the session was asked for, to which the server replies.
     pub(super) fn begin(&self) {
         self.state().series.push_back(Series { end: End::Query, trap: None });
+    }
+
+    /// Whose server's end is to outlive the client's, and has been begun.
+    pub(super) fn kept() -> Self {
+        Self(Mutex::new(State { kept: true, ..State::default() }))
+    }
+
+    /// Whether the server's end is to outlive the client's.
+    pub(super) fn is_kept(&self) -> bool {
+        self.state().kept
+    }
+
+    /// The client sends nothing more. Whether the server's end is kept: it is not where it waits for the end of a series.
+    pub(super) fn end_requests(&self) -> bool {
+        let mut state = self.state();
+        state.kept &= state.series.back().is_none_or(|series| series.end != End::Open);
+        state.requests_over = true;
+        state.kept
+    }
+
+    /// Whether the client has gone, and nothing is under way in the server's end, which is kept.
+    pub(super) fn is_left(&self) -> bool {
+        let state = self.state();
+        state.kept && state.requests_over && state.series.is_empty() && !state.in_transaction
     }
 
     /// Holds on to a fault that happens here, to the end.
@@ -113,8 +140,9 @@ impl Session {
     /// Notes a server's message. To be called before the message is passed on.
     pub(super) fn reply(&self, frame: &Frame) -> Reply {
         let mut state = self.state();
-        let ends_reply = frame.kind() == READY_FOR_QUERY;
+        let ends_reply = frame.is_ready();
         if ends_reply {
+            state.in_transaction = !frame.is_idle();
             let series = state.series.pop_front();
             return Reply { trap: series.and_then(|series| series.trap), ends_reply };
         }

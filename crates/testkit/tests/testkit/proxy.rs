@@ -249,6 +249,61 @@ async fn cut_ends_all_connections_and_takes_new_ones() {
     bench.client().await.execute(INSERT, &[&1]).await.unwrap();
 }
 
+/// The server's process behind a client.
+async fn process(client: &Client) -> i32 {
+    client.query_one("SELECT pg_backend_pid()", &[]).await.expect("it is asked").get(0)
+}
+
+#[tokio::test]
+async fn kept_session_is_the_next_clients_once_its_own_has_gone() {
+    let bench = Bench::new().await;
+    bench.proxy.keep_sessions();
+    let (client, other) = (bench.client().await, bench.client().await);
+    let first = process(&client).await;
+    assert_ne!(process(&other).await, first, "one client each");
+
+    let prepared = client.prepare(INSERT).await.unwrap();
+    let fault = bench.proxy.lose_reply_matching("-- test::insert");
+    assert!(client.execute(&prepared, &[&1]).await.unwrap_err().is_closed());
+    assert!(fault.happened());
+    let client = bench.client().await;
+    assert_eq!(process(&client).await, first);
+    let prepared = "SELECT count(*) FROM pg_prepared_statements WHERE statement = $1";
+    assert_eq!(client.query_one(prepared, &[&INSERT]).await.unwrap().get::<_, i64>(0), 0);
+
+    let held = bench.proxy.hold_request_matching("-- test::insert");
+    let given_up = tokio::spawn(async move { client.execute(INSERT, &[&2]).await });
+    held.reached().await;
+    given_up.abort();
+    assert_ne!(process(&bench.client().await).await, first, "what it was sent is still on its way");
+    held.release();
+    held.over().await;
+    assert_eq!(bench.rows().await, [1, 2]);
+    let again = [bench.client().await, bench.client().await];
+    let again = [process(&again[0]).await, process(&again[1]).await];
+    assert!(again.contains(&first), "{first} is not among {again:?}");
+}
+
+#[tokio::test]
+async fn session_is_not_kept_with_something_under_way_nor_beyond_a_cut() {
+    let bench = Bench::new().await;
+    bench.proxy.keep_sessions();
+    let client = bench.client().await;
+    let first = process(&client).await;
+    client.batch_execute("BEGIN; INSERT INTO t VALUES (1)").await.unwrap();
+    let fault = bench.proxy.lose_reply_matching("-- test::read");
+    assert!(client.query(READ, &[]).await.unwrap_err().is_closed());
+    assert!(fault.happened());
+    let client = bench.client().await;
+    let second = process(&client).await;
+    assert_ne!(second, first);
+    assert_eq!(bench.rows().await, [0; 0], "its transaction is rolled back");
+
+    bench.proxy.cut();
+    until("it is closed", DEADLINE, async || client.is_closed()).await;
+    assert_ne!(process(&bench.client().await).await, second);
+}
+
 #[tokio::test]
 async fn refusing_proxy_takes_no_connections_and_keeps_those_it_has() {
     let bench = Bench::new().await;

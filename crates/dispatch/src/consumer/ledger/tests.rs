@@ -218,8 +218,10 @@ fn a_reconciliation_is_over_when_every_older_poll_has_ended() {
     ledger.mark();
     let mark = ledger.marked().expect("it is marked");
     assert_eq!((mark.generation, ledger.generation(), mark.horizon), (2, 2, None));
+    assert!(ledger.bookkeeping().unfenced, "the poll may not have begun");
     ledger.note_reconciled(mark, &flight(vec![], 5, 10));
     assert_eq!(ledger.marked().and_then(|mark| mark.horizon), Some(10));
+    assert!(ledger.bookkeeping().reconciling && !ledger.bookkeeping().unfenced);
     ledger.note_reconciled(mark, &flight(vec![], 9, 20));
     assert_eq!(ledger.marked().and_then(|mark| mark.horizon), Some(10), "the first horizon counts");
     ledger.note_reconciled(mark, &flight(vec![], 10, 20));
