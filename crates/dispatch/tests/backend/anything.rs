@@ -104,7 +104,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         bytes.extend(body);
         bytes
     });
-    let bytes = prop_oneof![10 => answer, 1 => vec(any::<u8>(), 0..80)];
+    let good = Just(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello".to_vec());
+    let bytes = prop_oneof![10 => answer, 1 => good, 1 => vec(any::<u8>(), 0..80)];
     (bytes, any::<prop::sample::Index>(), 0..8_u8).prop_map(|(bytes, cut, then)| match then {
         0 => vec![Step::Send(bytes[..cut.index(bytes.len() + 1)].to_vec()), Step::Close],
         1 => vec![Step::Send(bytes), Step::AwaitHangUp],

@@ -48,6 +48,8 @@ pub(crate) struct Call {
     pub(crate) work: Arc<Work>,
     /// Who held what when its statement began.
     pub(crate) shares: BTreeMap<i16, Share>,
+    /// What its owner had to hand back when it began.
+    pub(crate) orphans: Vec<Stamp>,
     /// Its caller is gone.
     pub(crate) late: bool,
 }

@@ -47,8 +47,9 @@ impl Change<'_> {
     fn was_orphan(&self, call: &Call, view: &View) -> bool {
         let attempt = self.was.attempt;
         let book = view.books.get(&call.owner);
-        let orphan =
-            book.is_some_and(|b| b.orphans.iter().any(|o| o.attempt == attempt && key(o) == *self.key));
+        // An outcome that came too late may have settled the entry while the hand-back was under way.
+        let now = book.map_or(&[][..], |book| &book.orphans);
+        let orphan = now.iter().chain(&call.orphans).any(|o| o.attempt == attempt && key(o) == *self.key);
         // What a closing consumer had to hand back is not looked into.
         orphan || call.late || book.is_none()
     }

@@ -66,7 +66,8 @@ impl Walk<'_> {
         let seat = usize::from(seat);
         let crowded = self.air.iter().filter(|f| f.call.seat == seat).count() >= CROWD;
         let shares = self.before.shares.clone();
-        let mut call = Call { number: 0, seat, owner: name, work: work.into(), shares, late: false };
+        let orphans = self.before.books.get(&name).map(|book| book.orphans.clone()).unwrap_or_default();
+        let mut call = Call { number: 0, seat, owner: name, work: work.into(), shares, orphans, late: false };
         // It would not ask the server.
         let pointless = call.polls() && consumer.partitions() == 0;
         let closes = matches!(*call.work, Work::Close);

@@ -267,3 +267,24 @@ async fn a_reconciliation_looks_while_nothing_fences_it() {
     let tally = go(&[&sent[..], &gone, &arrives].concat()).await;
     assert_eq!((tally.of("given up"), tally.of("late statements"), tally.of("dispatches")), (3, 3, 1));
 }
+
+/// An orphan's hand-back waits for a lock across the takeover, and a late outcome settles the entry meanwhile: the hand-back
+/// had begun while the partition was still its owner's. Found by seed 104250, as a false alarm.
+#[tokio::test]
+async fn a_hand_back_waits_across_a_takeover() {
+    let late = Pick { whose: Whose::Any, from: 3, count: 3 };
+    go(&[
+        Step::Enqueue { slot: 0, conflict: false, parked: false },
+        Step::Join { seat: 1, hasty: true },
+        beat(1),
+        poll(1, How::Well),
+        Step::LockRequest { slot: 0 },
+        Step::Abandon { seat: 1, pick: Pick { whose: Whose::Own, from: 2, count: 3 } },
+        beat(1),
+        Step::Join { seat: 2, hasty: true },
+        Step::Lapse { seat: None },
+        Step::Rebalance { seat: 2, how: How::HoldRequest(Kind::Release) },
+        Step::Ack { seat: 1, pick: late, failed: true, how: How::Well },
+    ])
+    .await;
+}
