@@ -2,6 +2,8 @@
 
 mod plot;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::{fs, path::PathBuf, time::Duration};
 
