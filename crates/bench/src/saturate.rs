@@ -44,6 +44,7 @@ impl Saturate {
             payload: self.payload,
             batch: self.batch,
             workers: self.dispatchers,
+            producers: 2,
             backlog: self.backlog,
         };
         let times = Times { warm_up: Duration::from_secs(2), counted: Duration::from_secs(self.seconds) };

@@ -42,6 +42,9 @@ pub(crate) struct Peers {
     /// Workers that poll and ack.
     #[arg(long, default_value_t = 4)]
     workers: usize,
+    /// Producers that enqueue a hundred requests at a time; enough that a backlog is never lacking.
+    #[arg(long, default_value_t = 8)]
+    producers: usize,
     /// Requests under way at which producers pause.
     #[arg(long, default_value_t = 4000)]
     backlog: u64,
@@ -73,8 +76,13 @@ impl Peers {
         };
         let mut entries = fetch(&self.systems).await;
         ensure!(!entries.is_empty(), "nobody is left to measure");
-        let work =
-            Work { payload: self.payload, batch: self.batch, workers: self.workers, backlog: self.backlog };
+        let work = Work {
+            payload: self.payload,
+            batch: self.batch,
+            workers: self.workers,
+            producers: self.producers,
+            backlog: self.backlog,
+        };
         let mut cluster = site::start(site::statements(self.statements)).await?;
         let control = site::connect(&cluster.url("postgres")).await?;
         for round in 0..self.rounds {
@@ -91,9 +99,9 @@ impl Peers {
         }
         cluster.stop().await?;
         println!(
-            "{} B payload, batch {}, {} workers, {} under way at most; medians of {}, of the last {count_last} of \
-             {} s each",
-            self.payload, self.batch, self.workers, self.backlog, self.rounds, self.seconds
+            "{} B payload, batch {}, {} producers, {} workers, {} under way at most; medians of {}, of the last \
+             {count_last} of {} s each",
+            self.payload, self.batch, self.producers, self.workers, self.backlog, self.rounds, self.seconds
         );
         print!("{}", table::aligned(&entries));
         if let Some(file) = &self.csv {

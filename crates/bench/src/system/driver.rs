@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    PRODUCERS, ROWS, Running, Work,
+    ROWS, Running, Work,
     fetch::{self, Package},
 };
 use crate::meter::Meter;
@@ -51,7 +51,7 @@ impl Driver {
             "payload": work.payload,
             "batch": work.batch,
             "rows": ROWS,
-            "producers": PRODUCERS,
+            "producers": work.producers,
             "workers": work.workers,
             "backlog": work.backlog,
         });

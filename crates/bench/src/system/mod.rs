@@ -18,7 +18,6 @@ use fetch::Package;
 
 /// Requests of one enqueue.
 const ROWS: usize = 100;
-const PRODUCERS: usize = 2;
 const POLLERS: usize = 2;
 /// After less than a full batch, as a feeder of the dispatcher does.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -31,6 +30,7 @@ pub(crate) struct Work {
     /// Requests of one poll, one ack and one pop.
     pub(crate) batch: u32,
     pub(crate) workers: usize,
+    pub(crate) producers: usize,
     /// Requests under way at which producers pause.
     pub(crate) backlog: u64,
 }
@@ -149,7 +149,7 @@ async fn start<S: System>(url: &str, work: &Work, meter: &Arc<Meter>) -> anyhow:
     for _ in 0..POLLERS {
         tasks.spawn(poll(S::open(url, Role::Poller).await?, work.clone(), Arc::clone(meter)));
     }
-    for _ in 0..PRODUCERS {
+    for _ in 0..work.producers {
         tasks.spawn(produce(S::open(url, Role::Producer).await?, work.clone(), Arc::clone(meter)));
     }
     Ok(Running { tasks, process: None })
