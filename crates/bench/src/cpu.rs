@@ -27,7 +27,12 @@ pub(crate) fn of_postgres(data_dir: &Path) -> anyhow::Result<Duration> {
 
 /// Processor time used so far by this process.
 pub(crate) fn of_this_process() -> anyhow::Result<Duration> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
+    of_process(std::process::id())
+}
+
+/// Processor time used so far by a process that lives.
+pub(crate) fn of_process(process: u32) -> anyhow::Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
     let field = |n: usize| fields.get(n - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     Ok(Duration::from_millis((field(14) + field(15)) * 1000 / TICKS_PER_SECOND))

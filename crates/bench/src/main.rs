@@ -3,11 +3,15 @@
 mod cpu;
 mod limit;
 mod messages;
+mod meter;
+mod peers;
 mod quota;
 mod saturate;
 mod site;
 mod statements;
+mod system;
 mod tenants;
+mod turn;
 
 use clap::{Parser, Subcommand};
 
@@ -22,6 +26,8 @@ struct Arguments {
 enum Workload {
     /// As fast as it goes: enqueue, dispatch, ack, pop.
     Saturate(saturate::Saturate),
+    /// Leasehold beside its peers, in turns: enqueue, dispatch, ack, pop.
+    Peers(peers::Peers),
     /// Messages: send, receive, complete.
     Messages(messages::Messages),
     /// One hot key of a quota.
@@ -34,6 +40,7 @@ enum Workload {
 async fn main() -> anyhow::Result<()> {
     match Arguments::parse().workload {
         Workload::Saturate(saturate) => saturate.run().await,
+        Workload::Peers(peers) => peers.run().await,
         Workload::Messages(messages) => messages.run().await,
         Workload::Quota(quota) => quota.run().await,
         Workload::Tenants(tenants) => tenants.run().await,

@@ -39,3 +39,9 @@ pub(crate) async fn connect(url: &str) -> anyhow::Result<tokio_postgres::Client>
     tokio::spawn(connection);
     Ok(client)
 }
+
+/// How many bytes of log were written so far.
+pub(crate) async fn wal_position(client: &tokio_postgres::Client) -> anyhow::Result<i64> {
+    let sql = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint";
+    Ok(client.query_one(sql, &[]).await?.get(0))
+}

@@ -1,12 +1,6 @@
 //! Where the database's time goes, by statement.
 
-use tokio_postgres::{Client, NoTls};
-
-async fn connect(url: &str) -> anyhow::Result<Client> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    tokio::spawn(connection);
-    Ok(client)
-}
+use crate::site::connect;
 
 /// Starts counting.
 pub(crate) async fn watch(url: &str) -> anyhow::Result<()> {
@@ -15,6 +9,13 @@ pub(crate) async fn watch(url: &str) -> anyhow::Result<()> {
         .batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT pg_stat_statements_reset()")
         .await?;
     Ok(())
+}
+
+/// How many statements clients sent to this database since.
+pub(crate) async fn sent(url: &str) -> anyhow::Result<i64> {
+    let sql = "SELECT sum(calls)::bigint FROM pg_stat_statements JOIN pg_database ON pg_database.oid = dbid
+        WHERE toplevel AND datname = current_database()";
+    Ok(connect(url).await?.query_one(sql, &[]).await?.get::<_, Option<i64>>(0).unwrap_or(0))
 }
 
 /// Prints the statements that took most, for each of `requests`.
