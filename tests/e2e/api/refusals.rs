@@ -1,9 +1,10 @@
 //! What the API refuses, and whom.
 
+use leasehold_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{Api, answer};
-use crate::{directory::Directory, process::leasehold, ran::run};
+use crate::{PATIENCE, directory::Directory, process::leasehold, ran::run};
 
 const GOOD: &str = "[[pools]]\nname = \"p\"\nbackend = { url = \"http://localhost:1/\" }\n[[queues]]\nname = \"q\"\npool = \"p\"\n";
 
@@ -132,4 +133,32 @@ async fn without_tokens_nobody_elsewhere_is_listened_to() {
     let second = directory.write("second.toml", &format!("{GOOD}[api]\n"));
     let ran = run(&mut leasehold(&["serve", "--check", "--config", &first, "--config", &second]), b"").await;
     ran.failed(3, &["second.toml", "[api]"]);
+}
+
+/// A statement that the server cancels (`statement_timeout`, an operator) is worth another try, and has done nothing.
+#[tokio::test]
+async fn what_the_database_gives_up_for_now_may_be_asked_again() {
+    let api = Api::start().await;
+    let sql = &api.installation.sql;
+    sql.batch_execute("BEGIN; LOCK TABLE requests IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let enqueue = api
+        .request("POST", "/v1/queues/q/enqueue")
+        .header("content-type", "application/json")
+        .body(json!({ "requests": [{ "payload": {}, "id": "x" }] }).to_string());
+    let cancel = async {
+        until("the call waits, and is cancelled", PATIENCE, async || {
+            let cancel = "SELECT coalesce(bool_or(pg_cancel_backend(pid)), false) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%enqueue%'";
+            api.installation.value::<bool>(cancel, &[]).await
+        })
+        .await;
+    };
+    let (response, ()) = tokio::join!(enqueue.send(), cancel);
+    let response = response.unwrap();
+    assert_eq!((response.status().as_u16(), response.headers()["retry-after"].to_str().unwrap()), (503, "1"));
+    let problem: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+    assert_eq!(problem["code"], "unavailable");
+    sql.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(api.installation.value::<i64>("SELECT count(*) FROM requests", &[]).await, 0);
+    api.serve.stop().await;
 }

@@ -139,7 +139,7 @@ const INTERVALS: &[&str] = &[
     "'-178000000 years'",
     "'2147483647 days'",
     "'-2147483648 days'",
-    "'2562047788 hours'",
+    "'2147483647 hours'",
     "'178000000 years -2147483648 days'",
 ];
 const TIMES: &[&str] = &[
