@@ -1,6 +1,6 @@
 //! What the API refuses, and whom.
 
-use leasehold_testkit::wait::until;
+use leasehold_testkit::{database, wait::until};
 use serde_json::{Value, json};
 
 use super::{Api, answer};
@@ -139,17 +139,20 @@ async fn without_tokens_nobody_elsewhere_is_listened_to() {
 #[tokio::test]
 async fn what_the_database_gives_up_for_now_may_be_asked_again() {
     let api = Api::start().await;
+    // What is enqueued on it waits for whoever is making the queue, and nothing else does.
     let sql = &api.installation.sql;
-    sql.batch_execute("BEGIN; LOCK TABLE requests IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    sql.batch_execute("BEGIN; SELECT leasehold.enqueue('fresh', ''::text)").await.unwrap();
     let enqueue = api
-        .request("POST", "/v1/queues/q/enqueue")
+        .request("POST", "/v1/queues/fresh/enqueue")
         .header("content-type", "application/json")
         .body(json!({ "requests": [{ "payload": {}, "id": "x" }] }).to_string());
+    // Within a transaction, `pg_stat_activity` would stay as it was at the first look.
+    let operator = database::connect(api.installation.url()).await;
     let cancel = async {
         until("the call waits, and is cancelled", PATIENCE, async || {
             let cancel = "SELECT coalesce(bool_or(pg_cancel_backend(pid)), false) FROM pg_stat_activity
                 WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%enqueue%'";
-            api.installation.value::<bool>(cancel, &[]).await
+            operator.query_one(cancel, &[]).await.unwrap().get(0)
         })
         .await;
     };

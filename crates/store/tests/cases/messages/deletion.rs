@@ -1,10 +1,11 @@
 //! Deleting queues and topics: with what they hold only when told so, and not under anybody's hand.
 
 use leasehold_store::Error;
+use leasehold_testkit::wait;
 use serde_json::json;
 
 use super::{grouped, message, site};
-use crate::support::{Site, invalid_argument, refusal};
+use crate::support::{DEADLINE, Site, invalid_argument, refusal};
 
 /// Rows that belong to queues, in every table.
 async fn rows(site: &Site) -> i64 {
@@ -59,7 +60,7 @@ async fn nothing_of_a_deleted_queue_is_left() {
     assert_eq!(rows(&site).await, 0);
 }
 
-/// It waits for nobody.
+/// It waits for nobody who stays.
 #[tokio::test]
 async fn queue_with_an_open_sender_is_not_deleted() {
     let site = site().await;
@@ -91,6 +92,34 @@ async fn queue_with_an_open_sender_is_not_deleted() {
     open.commit().await;
     site.store.delete_queue("t", true).await.unwrap();
     assert_eq!(rows(&site).await, 0);
+}
+
+/// Senders that come and go do not keep a queue from being deleted.
+#[tokio::test]
+async fn deletion_waits_for_a_sender_that_is_about_to_end() {
+    let site = site().await;
+    let asks_again = "SELECT EXISTS (SELECT FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event = 'PgSleep' AND query LIKE '%delete_queue%')";
+    for tried in 1.. {
+        site.queue("q").await;
+        let open = site.begin().await;
+        open.execute("SELECT send('q', 'x')").await;
+        let deletion = tokio::spawn({
+            let store = site.store.clone();
+            async move { store.delete_queue("q", true).await }
+        });
+        wait::until("the deletion asks again", DEADLINE, async || {
+            deletion.is_finished() || site.value::<bool>(asks_again, &[]).await
+        })
+        .await;
+        open.commit().await;
+        match deletion.await.unwrap() {
+            Ok(()) => break,
+            // This machine took more than a second to get here.
+            Err(error) => assert!(error.may_pass() && tried < 20, "{error:?}"),
+        }
+    }
+    assert_eq!(site.count("queues").await + rows(&site).await, 0);
 }
 
 /// A sender that comes while the deletion is open waits, and finds no queue.
