@@ -5,6 +5,8 @@
 //! is in the database, and the bookkeeping compares attempts.
 
 pub mod ledger;
+mod memory;
+mod poll;
 mod rebalance;
 
 use std::{
@@ -16,24 +18,14 @@ use std::{
 };
 
 use leasehold_store::{
-    Completion, Deferral, Dispatched, Error, Lease, PARTITIONS, Promotion, Retry, Stamp, Stamped, Store,
-    TenantPoll,
+    Completion, Deferral, Error, Lease, PARTITIONS, Promotion, Retry, Stamp, Stamped, Store,
 };
 use tokio::{sync::watch, time::Instant};
-use tokio_util::sync::CancellationToken;
 
 use ledger::Ledger;
+use memory::Memory;
+pub use poll::{Polled, PolledTenants};
 pub use rebalance::Beat;
-
-/// How long polls step over locked rows after one that waited in vain.
-const WARY: Duration = Duration::from_secs(30);
-
-/// What a poll is for.
-#[derive(Clone, Copy)]
-enum Poll {
-    Any,
-    Ended,
-}
 
 /// How a consumer keeps its leases.
 #[derive(Clone, Debug)]
@@ -43,37 +35,6 @@ pub struct ConsumerOptions {
     /// How long a partition that is to go to a peer waits for what is in flight. After [`Consumer::stop`] it waits
     /// without end: whoever stops gives up its work itself.
     pub drain_timeout: Duration,
-}
-
-/// A request polled.
-#[derive(Debug)]
-pub struct Polled {
-    /// The request and its stamp.
-    pub request: Dispatched,
-    /// Fires when the dispatch is no longer ours: the partition was lost, or the request dispatched anew.
-    pub lost: CancellationToken,
-    /// When the reply came.
-    pub received: Instant,
-}
-
-/// What a poll of tenants found.
-#[derive(Debug)]
-pub struct PolledTenants {
-    /// Earliest deadline first, whatever the tenant.
-    pub requests: Vec<Polled>,
-    /// Where the next poll goes on; none: at the beginning.
-    pub after: Option<String>,
-}
-
-impl Polled {
-    /// Time left to the deadline, from the database's clock at the dispatch and the time passed here since.
-    /// None: no deadline; zero: it has passed.
-    pub fn time_left(&self) -> Option<Duration> {
-        let deadline = self.request.deadline?;
-        let left = deadline.duration_since(self.request.dispatched_at);
-        let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
-        Some(left.saturating_sub(self.received.elapsed()))
-    }
 }
 
 /// What a consumer remembers at one moment: to be looked at when it and the database seem to disagree.
@@ -100,7 +61,7 @@ pub struct Consumer {
     queue: i32,
     owner: String,
     options: ConsumerOptions,
-    cycle: tokio::sync::Mutex<()>,
+    cycle: tokio::sync::Mutex<Memory>,
     ledger: Mutex<Ledger>,
     ensured: AtomicBool,
     stopping: AtomicBool,
@@ -121,7 +82,7 @@ impl Consumer {
             queue,
             owner: owner.to_owned(),
             options,
-            cycle: tokio::sync::Mutex::new(()),
+            cycle: tokio::sync::Mutex::default(),
             ledger: Mutex::new(Ledger::new()),
             ensured: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -134,90 +95,6 @@ impl Consumer {
     /// The time between two beats: a third of the lease time, at least 100 ms.
     pub fn beat_interval(&self) -> Duration {
         (self.options.lease_ttl / 3).max(Duration::from_millis(100))
-    }
-
-    /// Dispatches up to `limit` requests, earliest deadline first. Nothing when no partition is active, or after
-    /// close.
-    ///
-    /// When it fails or is dropped half way, its stamps may exist: the next poll or rebalance finds and hands
-    /// them back.
-    ///
-    /// # Errors
-    /// When the database refuses.
-    pub async fn poll(&self, limit: u32) -> Result<Vec<Polled>, Error> {
-        self.poll_by(Poll::Any, limit).await
-    }
-
-    /// As [`Consumer::poll`], for those alone whose outcome is certain: past their deadline, or cancelled.
-    ///
-    /// # Errors
-    /// When the database refuses.
-    pub async fn poll_ended(&self, limit: u32) -> Result<Vec<Polled>, Error> {
-        self.poll_by(Poll::Ended, limit).await
-    }
-
-    /// As [`Consumer::poll`], for requests of tenants, in turns: see [`TenantPoll`], whose `past_locked` is not
-    /// looked at.
-    ///
-    /// # Errors
-    /// When the database refuses.
-    pub async fn poll_tenants(&self, limit: u32, poll: TenantPoll) -> Result<PolledTenants, Error> {
-        let (requests, after) = self
-            .poll_with(poll.after.clone(), async |generation| {
-                let poll = TenantPoll { past_locked: self.is_wary(), ..poll };
-                let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-                let batch =
-                    self.store.dispatch_tenants(self.queue, &self.owner, limit, generation, &poll).await?;
-                Ok((batch.requests, batch.after))
-            })
-            .await?;
-        Ok(PolledTenants { requests, after })
-    }
-
-    async fn poll_by(&self, poll: Poll, limit: u32) -> Result<Vec<Polled>, Error> {
-        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let (store, queue, owner) = (&self.store, self.queue, &self.owner);
-        let dispatch = async |generation| {
-            let requests = match poll {
-                Poll::Ended => store.dispatch_ended(queue, owner, limit, generation).await,
-                Poll::Any if self.is_wary() => {
-                    store.dispatch_past_locked(queue, owner, limit, generation).await
-                }
-                Poll::Any => store.dispatch(queue, owner, limit, generation).await,
-            };
-            Ok((requests?, ()))
-        };
-        self.poll_with((), dispatch).await.map(|(polled, ())| polled)
-    }
-
-    /// Under the cycle lock, and marked for reconciliation unless the answer comes. `idle` is for when nothing is
-    /// asked.
-    async fn poll_with<T>(
-        &self,
-        idle: T,
-        dispatch: impl AsyncFnOnce(i64) -> Result<(Vec<Dispatched>, T), Error>,
-    ) -> Result<(Vec<Polled>, T), Error> {
-        let _cycle = self.cycle.lock().await;
-        if self.is_closed() || self.ledger().active() == 0 {
-            return Ok((Vec::new(), idle));
-        }
-        // The first look of a reconciliation; beats repeat it.
-        if self.ledger().marked().is_some_and(|mark| mark.horizon.is_none()) {
-            self.reconcile().await?;
-        }
-        let generation = self.ledger().generation();
-        let unanswered = Unanswered(Some(self));
-        let result = dispatch(generation).await;
-        if let Err(Error::Timeout { .. }) = &result {
-            *self.wary_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        }
-        let (requests, rest) = result?;
-        unanswered.answered();
-        let received = Instant::now();
-        let mut ledger = self.ledger();
-        let polled = requests.into_iter();
-        let polled = polled.map(|request| Polled { lost: ledger.track(&request.stamped), request, received });
-        Ok((polled.collect(), rest))
     }
 
     /// Labels requests that came before the queue told tenants apart, a few thousand a statement. Says how many.
@@ -365,11 +242,6 @@ impl Consumer {
         }
     }
 
-    fn is_wary(&self) -> bool {
-        let since = *self.wary_since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.is_some_and(|since| since.elapsed() < WARY)
-    }
-
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
@@ -377,22 +249,5 @@ impl Consumer {
     /// Held for bookkeeping only, never across an await. No method panics while it is held.
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A poll sent and not answered. Dropped unanswered (an error, or a cancelled caller), it marks the consumer.
-struct Unanswered<'a>(Option<&'a Consumer>);
-
-impl Unanswered<'_> {
-    fn answered(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if let Some(consumer) = self.0 {
-            consumer.ledger().mark();
-        }
     }
 }

@@ -38,8 +38,9 @@ pub use quota::{
     Admitted, LeasedRate, Quota, QuotaAdmissions, QuotaControl, QuotaSlots, QuotaUse, SlotExchange,
 };
 pub use request::{
-    Backlog, Deferral, Dispatched, Enqueued, Envelope, Flight, NewRequest, Promotion, RequestState,
-    RequestStatus, Reset, Retry, Stamp, Stamped, TENANT_VISITS, TenantBatch, TenantPoll,
+    Arrival, Arrivals, Backlog, Deferral, Dispatched, DispatchedArrivals, Enqueued, Envelope, Flight, Mark,
+    NewRequest, Place, Promotion, RequestState, RequestStatus, Reset, Retry, Stamp, Stamped, TENANT_VISITS,
+    TenantBatch, TenantPoll,
 };
 pub use result::{Completion, ResultRow};
 pub use status::{

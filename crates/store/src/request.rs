@@ -1,5 +1,6 @@
 //! Requests: how they enter, how they are dispatched, and how they come back undone.
 
+mod arrivals;
 mod enqueue;
 mod flight;
 mod tenants;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::{Error, Store, statement, store::column};
 
+pub use arrivals::{Arrival, Arrivals, DispatchedArrivals, Mark, Place};
 pub use tenants::{TENANT_VISITS, TenantBatch, TenantPoll};
 
 /// A request to be done, before it is enqueued.

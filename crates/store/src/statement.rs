@@ -23,6 +23,9 @@ statements! {
     REQUEST_DISPATCH_PAST_LOCKED = "request/dispatch_past_locked";
     REQUEST_DISPATCH_ENDED = "request/dispatch_ended";
     REQUEST_DISPATCH_TENANTS = "request/dispatch_tenants";
+    REQUEST_ARRIVALS = "request/arrivals";
+    REQUEST_PENDING = "request/pending";
+    REQUEST_DISPATCH_ARRIVED = "request/dispatch_arrived";
     REQUEST_LABEL_TENANTS = "request/label_tenants";
     REQUEST_ENQUEUE = "request/enqueue";
     REQUEST_IN_FLIGHT = "request/in_flight";

@@ -1,9 +1,16 @@
 //! The pool, and the one place where a statement is run: prepared, timed, bounded, repeated when the server
 //! rolled it back for a reason of the moment.
 
-use std::{fmt::Display, sync::Arc, time::Duration};
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
+use deadpool_postgres::{Hook, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{
@@ -68,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) tls: MakeRustlsConnect,
     pub(crate) schema: String,
+    sessions: Arc<AtomicU64>,
     tracing: bool,
     pub(crate) clock: Clock,
 }
@@ -91,8 +99,14 @@ impl Store {
             tls.clone(),
             ManagerConfig { recycling_method: RecyclingMethod::Fast },
         );
+        let sessions = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&sessions);
         let pool = Pool::builder(manager)
             .max_size(options.pool_size)
+            .post_create(Hook::sync_fn(move |_, _| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }))
             .build()
             .map_err(|e| Error::InvalidDsn(e.to_string()))?;
         let shared = Shared {
@@ -100,6 +114,7 @@ impl Store {
             config: dsn.config,
             tls,
             schema: options.schema.clone(),
+            sessions,
             tracing: options.tracing,
             clock: Clock::default(),
         };
@@ -120,6 +135,11 @@ impl Store {
     /// The schema of the installation.
     pub fn schema(&self) -> &str {
         &self.shared.schema
+    }
+
+    /// Connections made so far. While it stays the same, the server has not crashed under anybody who was connected.
+    pub fn sessions(&self) -> u64 {
+        self.shared.sessions.load(Ordering::Relaxed)
     }
 
     /// The database's clock.

@@ -243,23 +243,27 @@ impl Ledger {
 
     /// A copy of everything, in order.
     pub(crate) fn bookkeeping(&self) -> Bookkeeping {
-        let leases = self.shares.iter().map(|(partition, share)| Lease {
-            partition: *partition,
-            epoch: share.epoch,
-            draining: share.draining_since.is_some(),
-        });
         let mut tracked: Vec<Stamped> = self.tracked.values().map(|t| t.stamped.clone()).collect();
         tracked.sort_by(|a, b| a.stamp.cmp(&b.stamp));
         let mut orphans = self.orphans();
         orphans.sort();
         Bookkeeping {
-            leases: leases.collect(),
+            leases: self.leases().collect(),
             unsettled: self.unsettled(),
             tracked,
             orphans,
             reconciling: self.mark.is_some(),
             unfenced: self.mark.is_some_and(|mark| mark.horizon.is_none()),
         }
+    }
+
+    /// Partitions held, draining ones included, in order.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = Lease> {
+        self.shares.iter().map(|(partition, share)| Lease {
+            partition: *partition,
+            epoch: share.epoch,
+            draining: share.draining_since.is_some(),
+        })
     }
 
     /// Partitions held, draining ones included.

@@ -116,9 +116,24 @@ impl Bench {
     /// As a producer in SQL does; the metadata need not be what this program can hold.
     pub(crate) async fn enqueue_with_metadata(&self, metadata: &str) {
         let sql = "SELECT id, token, seq FROM enqueue($1, 'payload'::bytea, metadata => $2::text::jsonb)";
-        let row = self.sql.query_one(sql, &[&QUEUE, &metadata]).await.unwrap();
-        let enqueued = Enqueued { id: row.get(0), token: row.get(1), seq: row.get(2) };
-        self.enqueued.lock().unwrap().push(enqueued);
+        self.enqueue_by(sql, &[&QUEUE, &metadata]).await;
+    }
+
+    /// By a statement that returns id, token and seq.
+    pub(crate) async fn enqueue_by(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) {
+        self.enqueue_through(&self.sql, sql, params).await;
+    }
+
+    /// In the transaction that is open on another connection, and is committed in the end.
+    pub(crate) async fn enqueue_in_transaction(&self, client: &Client, count: i32) {
+        let sql = "SELECT id, token, seq FROM enqueue_many($1, array_fill('payload'::text, ARRAY[$2::int]))";
+        self.enqueue_through(client, sql, &[&QUEUE, &count]).await;
+    }
+
+    async fn enqueue_through(&self, client: &Client, sql: &str, params: &[&(dyn ToSql + Sync)]) {
+        let rows = client.query(sql, params).await.unwrap();
+        let enqueued = rows.iter().map(|row| Enqueued { id: row.get(0), token: row.get(1), seq: row.get(2) });
+        self.enqueued.lock().unwrap().extend(enqueued);
     }
 
     async fn enqueue_requests(&self, requests: &[NewRequest]) -> Vec<Enqueued> {
@@ -278,7 +293,7 @@ impl Bench {
 }
 
 /// A request whose id belongs to `partition`; `salt` tells several apart.
-fn request_in(partition: i16, salt: usize) -> NewRequest {
+pub(crate) fn request_in(partition: i16, salt: usize) -> NewRequest {
     let id = (0..).map(|n| format!("p{partition}-{salt}-{n}")).find(|id| partition_of(id) == partition);
     NewRequest { id, ..NewRequest::new(QUEUE, "payload") }
 }

@@ -26,6 +26,7 @@ mod groups;
 mod handoff;
 mod late_statements;
 mod lost_replies;
+mod memory;
 mod shares;
 mod takeover;
 mod undecodable;

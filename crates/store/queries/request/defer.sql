@@ -3,7 +3,7 @@
 -- A cancelled one is pending at once, and first: its outcome does not wait.
 -- In a group, one with a smaller number may have come due, which goes first.
 WITH parked AS (
-    UPDATE requests r SET epoch = 0, attempt = 0, deliveries = r.deliveries - 1, ready = r.cancelled,
+    UPDATE requests r SET epoch = 0, attempt = 0, arrival = DEFAULT, deliveries = r.deliveries - 1, ready = r.cancelled,
         deadline = CASE WHEN r.cancelled THEN '-infinity' ELSE r.deadline END,
         due_at = CASE WHEN NOT r.cancelled THEN least(clock_timestamp() + i.delay * interval '1 second', r.deadline) END
     FROM unnest($2::text[], $3::text[], $4::bigint[], $5::float8[]) AS i (id, token, attempt, delay), partitions p

@@ -19,7 +19,7 @@ WITH owned AS MATERIALIZED (
     SELECT r.ctid FROM requests r WHERE r.ctid = ANY (ARRAY(SELECT tid FROM stale)) AND r.ready AND r.epoch > 0
     FOR UPDATE SKIP LOCKED
 ), reset AS (
-    UPDATE requests r SET epoch = 0, attempt = 0,
+    UPDATE requests r SET epoch = 0, attempt = 0, arrival = DEFAULT,
         deadline = CASE WHEN r.cancelled THEN '-infinity' ELSE r.deadline END
     FROM partitions p
     WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM held)) AND r.ready AND r.epoch > 0 AND r.epoch < p.epoch

@@ -2,7 +2,7 @@
 --
 -- One that is not labelled with its tenant yet, or with other attributes than the queue's, is labelled on the way. One
 -- that was cancelled meanwhile comes first from now on, whatever its tenant may not: see cancel.
-UPDATE requests r SET epoch = 0, attempt = 0, deliveries = r.deliveries - $5::int,
+UPDATE requests r SET epoch = 0, attempt = 0, arrival = DEFAULT, deliveries = r.deliveries - $5::int,
     deadline = CASE WHEN r.cancelled THEN '-infinity' ELSE r.deadline END,
     tenant = coalesce((SELECT tenant_of(r.metadata, q.tenant_attributes) FROM queues q
         WHERE q.queue_id = r.queue_id AND q.tenant_attributes IS NOT NULL), r.tenant)

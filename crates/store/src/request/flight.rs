@@ -1,11 +1,12 @@
 //! Requests in flight: handed out, handed back, tried again.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
 use tokio_postgres::{
     Row,
+    row::RowIndex,
     types::{FromSql, Type, accepts},
 };
 
@@ -77,9 +78,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let rows = self.query(statement, &[&queue, &owner, &limit, &generation]).await?;
-        let mut requests = rows.iter().map(read_dispatched).collect::<Result<Vec<_>, Error>>()?;
-        requests.sort_by_key(|r| (r.deadline.is_none(), r.deadline, r.seq));
-        Ok(requests)
+        earliest_first(&rows)
     }
 
     /// The stamps of rows whose epoch is the current one of the owner's partitions.
@@ -225,10 +224,16 @@ fn seconds(delay: Duration) -> f64 {
 }
 
 /// A 64-bit transaction id, which the driver has no type for.
-fn read_xid(row: &Row, index: usize) -> Result<u64, Error> {
+pub(super) fn read_xid(row: &Row, index: impl RowIndex + Display) -> Result<u64, Error> {
     let text: &str = column(row, index)?;
     text.parse()
         .map_err(|_| Error::Unavailable { operation: "reading a row", source: "not a transaction id".into() })
+}
+
+pub(super) fn earliest_first(rows: &[Row]) -> Result<Vec<Dispatched>, Error> {
+    let mut requests = rows.iter().map(read_dispatched).collect::<Result<Vec<_>, Error>>()?;
+    requests.sort_by_key(|r| (r.deadline.is_none(), r.deadline, r.seq));
+    Ok(requests)
 }
 
 pub(super) fn read_dispatched(row: &Row) -> Result<Dispatched, Error> {

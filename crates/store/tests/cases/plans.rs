@@ -130,11 +130,53 @@ async fn dispatch_merges_one_ordered_index_scan_per_partition() {
     let count = |node: &str| plan.iter().filter(|n| *n == node).count();
     assert_eq!(count("Merge Append"), 1, "{plan:?}");
     assert_eq!(count("Index Scan requests_ready"), 64, "{plan:?}");
-    // The polls of tenants, which other tests explain, stamp in other words.
-    let stamps = plans_of(|text| text.contains("attempt = drawn") && !text.contains("r.tenant")).await;
+    // The polls of tenants, and what is dispatched by name, which other tests explain, stamp in other words.
+    let stamps = plans_of(|text| {
+        text.contains("attempt = drawn") && !text.contains("r.tenant") && !text.contains("drawn_in")
+    });
+    let stamps = stamps.await;
     assert_eq!(stamps.len(), 4);
     let stamp = alike("the stamp", &stamps);
     assert!(stamp.iter().any(|node| node == "Tid Scan requests"), "{stamp:?}");
+}
+
+/// What an owner remembers is read, looked up and dispatched by index scans, one for each partition or request.
+#[tokio::test]
+async fn what_is_remembered_is_read_by_index_scans() {
+    let (site, queue) = seeded().await;
+    let store = explained(&site);
+    let plain = "SELECT cardinality(a.arrivals) + cardinality(p.arrivals) FROM arrivals($1, '{3, 4}', '{0, 0}', 50, false) a,
+        pending($1, '{3, 4}', 50) p";
+    for analysed in [false, true] {
+        if analysed {
+            site.execute("ANALYZE").await;
+        }
+        let arrivals = store.arrivals(queue, &[(3, 0), (4, 0)], 50, true).await.unwrap();
+        assert_eq!(arrivals.requests.len(), 100);
+        assert!(arrivals.requests[..50].is_sorted_by_key(|request| request.arrival));
+        let pending = store.pending(queue, &[3, 4], 50).await.unwrap();
+        assert_eq!(pending.len(), 100);
+        assert!(pending[..50].is_sorted_by_key(|request| request.place));
+        let named: Vec<(i16, i64)> =
+            pending.iter().map(|request| (request.partition, request.arrival)).collect();
+        let dispatched = store.dispatch_arrived(queue, "a", GENERATION, &named).await.unwrap();
+        assert_eq!(dispatched.requests.len(), 100);
+        assert_ordered(&dispatched.requests);
+        assert!(dispatched.xid > arrivals.mark.map(|mark| mark.xid));
+        assert_eq!(store.dispatch_arrived(queue, "a", GENERATION, &named).await.unwrap(), Default::default());
+        // Behind a pooler, say: a session without the store's settings.
+        let session = connect(site.database.url()).await;
+        assert_eq!(session.query_one(plain, &[&queue]).await.unwrap().get::<_, i32>(0), 200);
+    }
+    for (marker, runs, on) in [
+        ("AND r.arrival > o.after", 4, "Index Scan requests_arrival"),
+        ("FROM unnest(partitions) AS o (partition_id), LATERAL", 4, "Index Scan requests_ready"),
+        ("AND r.arrival = h.arrival", 4, "Index Scan requests_arrival"),
+        ("r.payload, drawn_in", 4, "Tid Scan requests"),
+    ] {
+        let plan = only_plan(marker, runs).await;
+        assert!(plan.iter().any(|node| node == on), "{plan:?}");
+    }
 }
 
 /// A poll reads its batch and one row a partition, whatever the backlog.
