@@ -10,7 +10,9 @@ use tokio::time::timeout;
 use crate::bench::{Bench, Peer, completions, hasty, options, retry, stamp, stamps};
 
 const STEPS: usize = 250;
-const STATEMENTS: [&str; 12] = [
+const STATEMENTS: [&str; 14] = [
+    "Store::arrivals",
+    "Store::pending",
     "Store::dispatch",
     "Store::ack",
     "Store::retry",

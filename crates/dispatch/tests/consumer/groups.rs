@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const DELAY: Duration = Duration::from_millis(30);
 const RECEIVERS_STATEMENTS: [&str; 5] =
     ["Store::receive", "Store::complete", "Store::abandon", "Store::reject", "Store::defer"];
-const CONSUMERS_STATEMENTS: [&str; 7] = [
+const CONSUMERS_STATEMENTS: [&str; 8] = [
+    "Store::arrivals",
     "Store::dispatch",
     "Store::ack",
     "Store::retry",

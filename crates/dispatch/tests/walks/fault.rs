@@ -105,10 +105,17 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a poll of whatever generation",
-        marker: "Store::dispatch",
+        marker: "Store::dispatch\n",
         part: "$4,",
         other: "coalesce((SELECT d.generation FROM dispatchers d WHERE d.queue_id = $1 AND d.owner = $2), $4),",
         seed: 10,
+    },
+    Fault {
+        name: "a poll from memory, of whatever generation",
+        marker: "Store::dispatch_arrived",
+        part: "$3,",
+        other: "coalesce((SELECT d.generation FROM dispatchers d WHERE d.queue_id = $1 AND d.owner = $2), $3),",
+        seed: 31,
     },
     Fault {
         name: "a generation that is not written",
