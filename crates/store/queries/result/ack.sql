@@ -1,10 +1,12 @@
 -- leasehold_store::Store::ack
 --
 -- Removes requests and records their results in one statement, under the fence: in flight, with this attempt,
--- in a partition the caller owns, with that partition's epoch. Rings the routes somebody waits for. The next of a group is ready then.
+-- in a partition the caller owns, with that partition's epoch. Rings each route that somebody waits for, once. The next of a
+-- group is ready then.
 WITH input AS (
-    SELECT * FROM unnest($2::text[], $3::text[], $4::bigint[], $5::int[], $6::text[], $7::text[], $8::text[],
-        $9::bytea[], $10::boolean[]) AS i (id, token, attempt, status, code, message, content_type, body, body_is_text)
+    SELECT unnest($2::text[]) AS id, unnest($3::text[]) AS token, unnest($4::bigint[]) AS attempt, unnest($5::int[]) AS status,
+        unnest($6::text[]) AS code, unnest($7::text[]) AS message, unnest($8::text[]) AS content_type, unnest($9::bytea[]) AS body,
+        unnest($10::boolean[]) AS body_is_text
 ), done AS (
     DELETE FROM requests r USING input i, partitions p
     WHERE r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0
@@ -20,6 +22,6 @@ WITH input AS (
 )
 SELECT d.id, d.token, d.attempt, (
     SELECT count(pg_notify(channel('route', w.route_id), '')) FROM routes w
-    WHERE w.route = d.route AND w.awaited_until > now()) AS rung,
+    WHERE w.route = ANY (ARRAY(SELECT done.route FROM done)) AND w.awaited_until > now()) AS rung,
     CASE WHEN d.group_id IS NOT NULL THEN free_group(d.queue_id, d.group_id) END AS freed
 FROM done d

@@ -1,6 +1,6 @@
 //! Enqueueing through the store: all or nothing, spread, verbatim, repeatable.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use leasehold_store::{Error, NewRequest, partition_of};
@@ -27,18 +27,92 @@ async fn ids_spread_evenly_and_rust_agrees_with_sql() {
     assert!(shares.values().all(|n| (800..=1200).contains(n)), "{shares:?}");
 }
 
-/// Case 3: every length of tail behind the eight bytes that the SQL function takes at a time.
+/// Case 3: every length, of which up to 36 bytes are taken in one expression, and every byte that UTF-8 has.
 #[tokio::test]
-async fn rust_and_sql_agree_on_the_partition_of_every_length() {
+async fn rust_and_sql_agree_on_the_partition_of_every_key() {
     let site = Site::open().await;
-    for length in 0..40 {
-        let key = "aé🦀z".chars().cycle().take(length).collect::<String>();
-        assert_eq!(
-            site.value::<i16>("SELECT partition_of($1)", &[&key]).await,
-            partition_of(&key),
-            "{key:?}"
-        );
+    site.queue("m").await;
+    let mut keys: Vec<String> =
+        (0..120).map(|length| "aé🦀z".chars().cycle().take(length).collect()).collect();
+    let mut state = 1_u64;
+    let mut draw = |below: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from(state >> 33).unwrap() % below
+    };
+    for n in 0..4000 {
+        // ASCII, two bytes a character, and anything but what Postgres or Rust has no text for.
+        let highest = [0x7f, 0x7ff, 0x0010_ffff][n % 3];
+        let length = if n % 2 == 0 { 36 } else { draw(80) };
+        keys.push((0..length).filter_map(|_| char::from_u32(1 + draw(highest))).collect());
     }
+    keys.extend(
+        (0..500).map(|_| uuid::Uuid::from_u64_pair(draw(u32::MAX).into(), draw(u32::MAX).into()).to_string()),
+    );
+    let shares: Vec<i16> = keys.iter().map(|key| partition_of(key)).collect();
+    let found: Vec<i16> =
+        site.value("SELECT array_agg(partition_of(u.k) ORDER BY n) FROM unnest($1::text[]) WITH ORDINALITY AS u (k, n)", &[&keys])
+            .await;
+    assert_eq!(found, shares);
+    keys.sort();
+    keys.dedup();
+    keys.retain(|key| (1..=512).contains(&key.len()));
+    site.store.enqueue(&keys.iter().map(|key| request(key)).collect::<Vec<_>>()).await.unwrap();
+    site.execute("SELECT send_many('m', (SELECT array_agg(payload ORDER BY seq) FROM requests), (SELECT array_agg(id ORDER BY seq) FROM requests))").await;
+    let rows = site.sql.query("SELECT id, partition_id FROM requests", &[]).await.unwrap();
+    assert_eq!(rows.len(), 2 * keys.len());
+    for row in rows {
+        assert_eq!(row.get::<_, i16>(1), partition_of(row.get(0)), "{row:?}");
+    }
+}
+
+/// UUIDs of version 7 and 4, whoever draws them.
+#[tokio::test]
+async fn drawn_ids_are_unique_and_rise_with_time() {
+    let site = Site::open().await;
+    site.queue("m").await;
+    let before = site.store.now().await.unwrap().as_millisecond();
+    let nameless = vec![NewRequest::new("q", "x"); 50];
+    site.store.enqueue(&nameless).await.unwrap();
+    site.store.enqueue(&nameless[..1]).await.unwrap();
+    site.store
+        .enqueue(&[NewRequest { token: Some("t".into()), ..NewRequest::new("q", "x") }, request("given")])
+        .await
+        .unwrap();
+    site.execute("SELECT enqueue('q', 'x'); SELECT send_many('m', ARRAY['x', 'y'])").await;
+    let after = site.store.now().await.unwrap().as_millisecond();
+    let rows = site.sql.query("SELECT id, token FROM requests WHERE id <> 'given'", &[]).await.unwrap();
+    let (mut ids, mut tokens) = (HashSet::new(), HashSet::new());
+    for row in &rows {
+        let (id, token): (&str, &str) = (row.get(0), row.get(1));
+        let parsed = uuid::Uuid::parse_str(id).unwrap();
+        assert_eq!(parsed.to_string(), id);
+        assert_eq!((parsed.get_version_num(), parsed.get_variant()), (7, uuid::Variant::RFC4122));
+        let made = i64::try_from(parsed.as_u128() >> 80).unwrap();
+        assert!((before..=after).contains(&made), "{id} is of {made}, not {before} to {after}");
+        if token != "t" {
+            let parsed = uuid::Uuid::parse_str(token).unwrap();
+            assert_eq!((parsed.to_string().as_str(), parsed.get_version_num()), (token, 4));
+            assert!(tokens.insert(token));
+        }
+        assert!(ids.insert(id));
+    }
+    assert_eq!((ids.len(), tokens.len()), (55, 54));
+}
+
+/// Case 4: what was there, what is new and what has no token, in the order given.
+#[tokio::test]
+async fn repeats_among_new_ones_return_the_originals_in_their_places() {
+    let site = Site::open().await;
+    let first = site.store.enqueue(&[request("b"), request("d")]).await.unwrap();
+    let nameless = NewRequest { token: None, ..request("b") };
+    let given = [request("a"), request("b"), nameless, request("c"), request("d")];
+    let all = site.store.enqueue(&given).await.unwrap();
+    assert_eq!(all.iter().map(|e| e.id.as_str()).collect::<Vec<_>>(), ["a", "b", "b", "c", "d"]);
+    assert_eq!((&all[1], &all[4]), (&first[0], &first[1]));
+    assert!(all[0].seq < all[2].seq && all[2].seq < all[3].seq);
+    assert_eq!(site.count("requests").await, 5);
+    let found: Vec<i64> = site.value("SELECT array_agg(seq ORDER BY seq) FROM requests", &[]).await;
+    assert_eq!(found, [first[0].seq, first[1].seq, all[0].seq, all[2].seq, all[3].seq]);
 }
 
 /// Case 4.

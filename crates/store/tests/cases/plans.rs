@@ -228,6 +228,32 @@ async fn acks_and_hand_backs_find_each_request_by_its_key() {
         assert_eq!(on_requests.len(), 1, "{marker}: {plan:?}");
         assert!(plan.contains(&"Index Scan requests_pkey".to_owned()), "{marker}: {plan:?}");
     }
+    // The routes are looked up once for all, by their keys.
+    let ack = only_plan("Store::ack\n", 2).await;
+    assert!(ack.contains(&"Index Scan routes_route_key".to_owned()), "{ack:?}");
+    assert!(!ack.iter().any(|node| node.starts_with("Function Scan")), "{ack:?}");
+}
+
+/// Rows go from the arrays into the table one by one, in their order: neither sorted nor put down on the way.
+#[tokio::test]
+async fn enqueue_streams_its_rows_and_looks_repeats_up_by_key() {
+    let (site, _) = seeded().await;
+    let store = explained(&site);
+    for n in 0..2 {
+        let named: Vec<_> = (0..100).map(|i| crate::support::request(&format!("new {n}/{i}"))).collect();
+        store.enqueue(&named).await.unwrap();
+        store.enqueue(&named[..50]).await.unwrap();
+        store.enqueue(&vec![NewRequest::new("q", "x"); 100]).await.unwrap();
+        site.execute("ANALYZE").await;
+    }
+    let plan = only_plan("INSERT INTO requests AS r (seq", 6).await;
+    assert!(plan.contains(&"ProjectSet".to_owned()), "{plan:?}");
+    assert!(!plan.iter().any(|node| node.starts_with("Function Scan")), "{plan:?}");
+    let found = plans("FROM submissions t WHERE t.id = k.id").await;
+    assert_eq!(found.len(), 2);
+    for plan in found.iter().map(nodes) {
+        assert!(plan.contains(&"Index Scan submissions_pkey".to_owned()), "{plan:?}");
+    }
 }
 
 #[tokio::test]
