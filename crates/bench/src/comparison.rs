@@ -232,3 +232,51 @@ fn listed(points: &[Point], size: impl Fn(&Work) -> usize) -> String {
     sizes.dedup();
     sizes.iter().map(usize::to_string).collect::<Vec<_>>().join("/")
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Told {
+        #[command(flatten)]
+        comparison: Comparison,
+    }
+
+    fn told(words: &str) -> Comparison {
+        Told::parse_from(format!("bench {words}").split_whitespace()).comparison
+    }
+
+    fn compared(words: &str, usual: &Usual<'_>) -> Option<[(String, u64, u64); 2]> {
+        let stretches = told(words).times(usual).compared?;
+        Some(stretches.map(|Stretch { label, time }| (label, time.start.as_secs(), time.end.as_secs())))
+    }
+
+    #[test]
+    fn every_size_meets_every_other_and_what_differs_is_named() {
+        let point = |label: &str| Point { label: label.into(), work: Work::default() };
+        let grid = told("--payload 512,2048 --batch 32,256 --workers 1").grid(&[point("a"), point("b")]);
+        let labels: Vec<&str> = grid.iter().map(|point| point.label.as_str()).collect();
+        assert_eq!(labels[..3], ["a, 512 B, batch 32", "a, 512 B, batch 256", "a, 2048 B, batch 32"]);
+        assert!(labels.len() == 8 && grid[7].work.payload == 2048 && grid[7].work.workers == 1);
+        assert_eq!(told("").grid(&[point("")])[0].label, "");
+    }
+
+    #[test]
+    fn the_second_minute_is_compared_with_the_last_where_there_is_one() {
+        let minutes = Usual { every: |_| Some(60), compared: (60, 60), ..Usual::WHOLE };
+        let compared = |words| compared(words, &minutes);
+        assert_eq!(
+            compared("--seconds 600"),
+            Some([("60 to 120 s".into(), 60, 120), ("last 60 s".into(), 540, 600)])
+        );
+        assert_eq!(
+            compared("--seconds 7 --every 2"),
+            Some([("first 2 s".into(), 0, 2), ("last 2 s".into(), 4, 6)]),
+            "halves, of whole parts"
+        );
+        assert_eq!(compared("--seconds 60"), None, "one part");
+    }
+}

@@ -1,4 +1,4 @@
-//! Processor time, which a busy machine stretches less than the clock; and memory.
+//! Processor time, which a busy machine stretches less than the clock; and memory, and open files.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -44,4 +44,13 @@ pub(crate) fn resident_bytes(process: u32) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
     Ok(kilobytes.context("a process tells its memory")?.parse::<u64>()? * 1024)
+}
+
+/// How many files this process may have open, and those that it starts.
+pub(crate) fn open_files_limit() -> anyhow::Result<usize> {
+    let limits = fs::read_to_string("/proc/self/limits")?;
+    let limit =
+        limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
+    let limit = limit.context("a process tells its limits")?;
+    if limit == "unlimited" { Ok(usize::MAX) } else { Ok(limit.parse()?) }
 }

@@ -58,7 +58,7 @@ pub(crate) struct Turn {
     pub(crate) whole: Measured,
     pub(crate) parts: Vec<Measured>,
     pub(crate) compared: Option<[Measured; 2]>,
-    /// From the start of the work until the first request came out, for what was there before.
+    /// From when the clients were started until the first request came out, where requests were there before.
     pub(crate) first_out: Option<Duration>,
 }
 
@@ -121,9 +121,8 @@ pub(crate) async fn measure(
     let snapshot = if work.snapshot { Some(site::hold_snapshot(url).await?) } else { None };
     let meter = Arc::new(Meter::new());
     let mut running = peer.start(url, work, &meter).await?;
-    let began = meter.now();
     let gauge = Gauge { cluster, url, control, meter: Arc::clone(&meter), count_statements };
-    let turn = follow(&gauge, &mut running, work, times, began).await;
+    let turn = follow(&gauge, &mut running, work, times).await;
     drop(snapshot);
     meter.stop.cancel();
     running.end().await?;
@@ -135,9 +134,11 @@ async fn follow(
     running: &mut Running,
     work: &Work,
     times: &Times,
-    began: Duration,
 ) -> anyhow::Result<Turn> {
     undisturbed(running, Instant::now() + times.warm_up).await?;
+    if gauge.count_statements {
+        statements::watch(gauge.url).await?;
+    }
     gauge.meter.take_micros();
     let mut readings = vec![gauge.read(running).await?];
     let mut micros = Vec::new();
@@ -160,8 +161,7 @@ async fn follow(
         Some(_) => (0..micros.len()).map(|n| span(&readings, &micros, n..n + 1)).collect(),
         None => Vec::new(),
     };
-    let loaded = work.pending > 0;
-    let first_out = gauge.meter.first().filter(|_| loaded).map(|first| first.saturating_sub(began));
+    let first_out = gauge.meter.first().filter(|_| work.pending > 0);
     Ok(Turn { whole, parts, compared, first_out })
 }
 

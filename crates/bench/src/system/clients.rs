@@ -73,8 +73,12 @@ async fn hold<S: System>(workers: &mut [S], work: &Work) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(120);
     let (started, mut held) = (Instant::now(), 0);
     while held < work.held {
+        let before = held;
         for worker in workers.iter_mut() {
             held += worker.hold(work.batch).await? as u64;
+        }
+        if held == before {
+            tokio::time::sleep(work.pause).await;
         }
         ensure!(started.elapsed() < PATIENCE, "only {held} of {} could be held", work.held);
     }

@@ -1,6 +1,6 @@
-//! Leasehold, through its own Rust store and consumer.
+//! Leasehold, through its own Rust store and consumer, which beats as in a dispatcher.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -81,7 +81,10 @@ impl System for Client {
                 };
                 let queue = store.ensure_queue(QUEUE).await?;
                 let consumer = Arc::new(Consumer::new(&store, queue, &format!("bench-{n}"), options));
-                let beats = AbortOnDropHandle::new(tokio::spawn(beat(Arc::clone(&consumer), of)));
+                let (beating, maintaining) =
+                    (beat(Arc::clone(&consumer), of), maintain(store.clone(), n == 0));
+                let both = async { tokio::try_join!(beating, maintaining).map(drop) };
+                let beats = AbortOnDropHandle::new(tokio::spawn(both));
                 Some(Worker { consumer, beats })
             }
             Role::Producer | Role::Poller => None,
@@ -151,12 +154,23 @@ impl System for Client {
 }
 
 /// At its interval, once the consumer has the share of one of so many; until then often, so that the work can begin.
-async fn beat(consumer: Arc<Consumer>, of: usize) -> anyhow::Result<()> {
+async fn beat(consumer: Arc<Consumer>, of: usize) -> anyhow::Result<Infallible> {
     let most = (PARTITIONS as usize).div_ceil(of);
     let least = (PARTITIONS as usize).saturating_sub(most * (of - 1)).max(1);
     loop {
         consumer.rebalance().await?;
         let settled = (least..=most).contains(&consumer.partitions());
         sleep(if settled { consumer.beat_interval() } else { Duration::from_millis(50) }).await;
+    }
+}
+
+/// As one dispatcher of several does, as often and as much at once.
+async fn maintain(store: Store, wanted: bool) -> anyhow::Result<Infallible> {
+    if !wanted {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(Duration::from_secs(2)).await;
+        store.maintain(1000).await?;
     }
 }

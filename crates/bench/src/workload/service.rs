@@ -26,13 +26,19 @@ pub(crate) struct Service {
     /// Processes; each is measured in turn.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     processes: Vec<usize>,
-    /// Calls under way in one process while its memory is looked at, one after the other; 0: it is not.
-    #[arg(long, value_delimiter = ',', default_values_t = [1000, 5000])]
+    /// Calls under way in one process while its memory is looked at, one after the other; 0: it is not. Each call is a
+    /// connection: more than as many files must be allowed to be open (`ulimit -n`).
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000])]
     in_flight: Vec<usize>,
 }
 
 impl Service {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let (calls, files) = (self.in_flight.iter().max().copied().unwrap_or(0), cpu::open_files_limit()?);
+        ensure!(
+            calls + 500 < files,
+            "{calls} calls want more open files than {files}: see ulimit -n, or --in-flight"
+        );
         let usual = Usual { systems: &[Name::Service], warm_up: 5, seconds: 15, ..Usual::WHOLE };
         let point = |processes: &usize| Point {
             label: format!("{processes} of serve"),
