@@ -1,6 +1,8 @@
-//! Processor time, which a busy machine stretches less than the clock.
+//! Processor time, which a busy machine stretches less than the clock; and memory, and open files.
 
 use std::{fs, path::Path, time::Duration};
+
+use anyhow::Context;
 
 /// Linux counts processor time in hundredths of a second.
 const TICKS_PER_SECOND: u64 = 100;
@@ -25,15 +27,30 @@ pub(crate) fn of_postgres(data_dir: &Path) -> anyhow::Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
 }
 
-/// Processor time used so far by this process.
-pub(crate) fn of_this_process() -> anyhow::Result<Duration> {
-    of_process(std::process::id())
+/// Processor time used so far by processes that live.
+pub(crate) fn of_processes(processes: &[u32]) -> anyhow::Result<Duration> {
+    processes.iter().map(|process| of_process(*process)).sum()
 }
 
-/// Processor time used so far by a process that lives.
-pub(crate) fn of_process(process: u32) -> anyhow::Result<Duration> {
+fn of_process(process: u32) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
     let field = |n: usize| fields.get(n - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     Ok(Duration::from_millis((field(14) + field(15)) * 1000 / TICKS_PER_SECOND))
+}
+
+/// Bytes of memory in which a process that lives resides.
+pub(crate) fn resident_bytes(process: u32) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+    Ok(kilobytes.context("a process tells its memory")?.parse::<u64>()? * 1024)
+}
+
+/// How many files this process may have open, and those that it starts.
+pub(crate) fn open_files_limit() -> anyhow::Result<usize> {
+    let limits = fs::read_to_string("/proc/self/limits")?;
+    let limit =
+        limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
+    let limit = limit.context("a process tells its limits")?;
+    if limit == "unlimited" { Ok(usize::MAX) } else { Ok(limit.parse()?) }
 }

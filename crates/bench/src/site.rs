@@ -5,7 +5,8 @@ use leasehold_testkit::cluster::{Cluster, ClusterOptions, find_bin_dir};
 
 /// Starts it, with settings of its own beside those of every workload.
 pub(crate) async fn start(settings: &[(&str, &str)]) -> anyhow::Result<Cluster> {
-    let all = [("max_wal_size", "4GB"), ("shared_buffers", "512MB")].iter().chain(settings);
+    let ours = [("max_wal_size", "4GB"), ("shared_buffers", "512MB"), ("max_connections", "300")];
+    let all = ours.iter().chain(settings);
     let options = ClusterOptions {
         data_dir: leasehold_testkit::database::temporary_directory(),
         bin_dir: find_bin_dir().context("no Postgres binaries were found")?,
@@ -37,6 +38,14 @@ pub(crate) async fn counted(client: &tokio_postgres::Client) -> anyhow::Result<(
 pub(crate) async fn connect(url: &str) -> anyhow::Result<tokio_postgres::Client> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
+    Ok(client)
+}
+
+/// A transaction that reads by a snapshot of now until it is dropped.
+pub(crate) async fn hold_snapshot(url: &str) -> anyhow::Result<tokio_postgres::Client> {
+    let client = connect(url).await?;
+    // The snapshot is taken by the first query.
+    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await?;
     Ok(client)
 }
 

@@ -18,7 +18,7 @@ pub(crate) async fn sent(url: &str) -> anyhow::Result<i64> {
     Ok(connect(url).await?.query_one(sql, &[]).await?.get::<_, Option<i64>>(0).unwrap_or(0))
 }
 
-/// Prints the statements that took most, for each of `requests`.
+/// Prints the statements that took most, for each of `requests`; in all, if there were none.
 pub(crate) async fn show(url: &str, requests: u64) -> anyhow::Result<()> {
     let rows = connect(url)
         .await?
@@ -35,7 +35,7 @@ pub(crate) async fn show(url: &str, requests: u64) -> anyhow::Result<()> {
             (row.get(0), row.get(1), row.get(2), row.get(3));
         #[expect(clippy::cast_precision_loss, reason = "for people")]
         let (micros, each, blocks) = (
-            milliseconds * 1000.0 / requests as f64,
+            milliseconds * 1000.0 / requests.max(1) as f64,
             affected as f64 / calls as f64,
             blocks as f64 / affected.max(1) as f64,
         );

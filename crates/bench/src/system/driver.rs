@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    ROWS, Running, Work,
+    Offer, Running, Work,
     fetch::{self, Package},
 };
 use crate::meter::Meter;
@@ -46,14 +46,15 @@ impl Driver {
     }
 
     pub(super) async fn start(&self, url: &str, work: &Work, meter: &Arc<Meter>) -> anyhow::Result<Running> {
+        let Offer::UpTo(backlog) = work.offer else { bail!("its driver knows one way to offer work") };
         let arguments = json!({
             "url": url,
             "payload": work.payload,
             "batch": work.batch,
-            "rows": ROWS,
+            "rows": work.rows,
             "producers": work.producers,
             "workers": work.workers,
-            "backlog": work.backlog,
+            "backlog": backlog,
         });
         let mut child = Command::new(&self.program)
             .arg(&self.script)
@@ -63,7 +64,7 @@ impl Driver {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("{} cannot be run", self.program.display()))?;
-        let process = child.id();
+        let processes = child.id().into_iter().collect();
         let mut lines = BufReader::new(child.stdout.take().context("its output is read")?).lines();
         let first = timeout(PATIENCE, lines.next_line()).await.context("the driver is not ready")??;
         if first.as_deref() != Some("ready") {
@@ -71,7 +72,7 @@ impl Driver {
         }
         let mut tasks = JoinSet::new();
         tasks.spawn(listen(child, lines, Arc::clone(meter)));
-        Ok(Running { tasks, process })
+        Ok(Running { tasks, processes, children: Vec::new() })
     }
 }
 

@@ -1,16 +1,19 @@
-//! Leasehold, through its own Rust store and consumer.
+//! Leasehold, through its own Rust store and consumer, which beats as in a dispatcher.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bytes::Bytes;
+use jiff::Timestamp;
 use leasehold_dispatch::{Consumer, ConsumerOptions};
-use leasehold_store::{Completion, NewRequest, Store, StoreOptions};
+use leasehold_store::{Completion, NewRequest, PARTITIONS, Store, StoreOptions};
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Role, System};
+use super::{Load, New, Role, System};
+use crate::site;
 
-const QUEUE: &str = "bench";
+pub(super) const QUEUE: &str = "bench";
 
 pub(super) async fn install(url: &str) -> anyhow::Result<()> {
     let store = Store::open(url, &StoreOptions::default())?;
@@ -20,8 +23,27 @@ pub(super) async fn install(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Waits until so many owners share the partitions, and nothing is to change hands.
+pub(super) async fn settled(url: &str, owners: usize) -> anyhow::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let client = site::connect(url).await?;
+    let sql = "SELECT count(DISTINCT owner), count(owner), coalesce(bool_or(draining), false) FROM leasehold.partitions";
+    let started = Instant::now();
+    loop {
+        let row = client.query_one(sql, &[]).await?;
+        let (found, owned, draining): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
+        if found == i64::try_from(owners)? && owned == i64::from(PARTITIONS) && !draining {
+            return Ok(());
+        }
+        ensure!(started.elapsed() < PATIENCE, "{found} of {owners} workers share {owned} partitions");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 pub(super) struct Client {
-    store: Store,
+    pub(super) store: Store,
+    /// The database's time when it was opened, which deadlines are counted from.
+    opened: (Timestamp, Instant),
     worker: Option<Worker>,
 }
 
@@ -30,39 +52,75 @@ struct Worker {
     beats: AbortOnDropHandle<anyhow::Result<()>>,
 }
 
+impl Client {
+    fn requests<'a>(
+        &self,
+        new: impl IntoIterator<Item = (Bytes, Option<u32>)> + 'a,
+    ) -> impl Iterator<Item = NewRequest> + 'a {
+        let now = self.opened.0 + self.opened.1.elapsed();
+        new.into_iter().map(move |(payload, deadline)| NewRequest {
+            route: Some(QUEUE.into()),
+            deadline: deadline.map(|seconds| now + Duration::from_secs(seconds.into())),
+            ..NewRequest::new(QUEUE, payload)
+        })
+    }
+
+    fn worker(&mut self) -> anyhow::Result<&mut Worker> {
+        self.worker.as_mut().context("opened as a worker")
+    }
+}
+
 impl System for Client {
     async fn open(url: &str, role: Role) -> anyhow::Result<Self> {
         let store = Store::open(url, &StoreOptions::default())?;
         let worker = match role {
-            Role::Worker(n) => {
+            Role::Worker { n, of } => {
                 let options = ConsumerOptions {
                     lease_ttl: Duration::from_secs(15),
                     drain_timeout: Duration::from_secs(5),
                 };
                 let queue = store.ensure_queue(QUEUE).await?;
                 let consumer = Arc::new(Consumer::new(&store, queue, &format!("bench-{n}"), options));
-                let beats = AbortOnDropHandle::new(tokio::spawn(beat(Arc::clone(&consumer))));
+                let (beating, maintaining) =
+                    (beat(Arc::clone(&consumer), of), maintain(store.clone(), n == 0));
+                let both = async { tokio::try_join!(beating, maintaining).map(drop) };
+                let beats = AbortOnDropHandle::new(tokio::spawn(both));
                 Some(Worker { consumer, beats })
             }
             Role::Producer | Role::Poller => None,
         };
-        Ok(Self { store, worker })
+        let opened = (store.now().await?, Instant::now());
+        Ok(Self { store, opened, worker })
     }
 
-    async fn enqueue(&mut self, payloads: Vec<String>) -> anyhow::Result<()> {
-        let requests: Vec<NewRequest> = payloads
-            .into_iter()
-            .map(|payload| NewRequest {
-                route: Some(QUEUE.into()),
-                ..NewRequest::new(QUEUE, Bytes::from(payload))
-            })
-            .collect();
+    async fn settle(url: &str, workers: usize) -> anyhow::Result<()> {
+        settled(url, workers).await
+    }
+
+    async fn load(&mut self, rows: usize, payload: &str, load: Load) -> anyhow::Result<()> {
+        let payload = Bytes::copy_from_slice(payload.as_bytes());
+        let mut requests: Vec<NewRequest> =
+            self.requests(std::iter::repeat_n((payload, None), rows)).collect();
+        if load == Load::Parked {
+            let now = self.store.now().await?;
+            for request in &mut requests {
+                request.not_before = Some(now + Duration::from_secs(3600));
+                request.deadline = Some(now + Duration::from_secs(5400));
+            }
+        }
+        self.store.enqueue(&requests).await?;
+        Ok(())
+    }
+
+    async fn enqueue(&mut self, requests: Vec<New>) -> anyhow::Result<()> {
+        let new = requests.into_iter().map(|new| (Bytes::from(new.payload), new.deadline));
+        let requests: Vec<NewRequest> = self.requests(new).collect();
         self.store.enqueue(&requests).await?;
         Ok(())
     }
 
     async fn work(&mut self, batch: u32) -> anyhow::Result<usize> {
-        let Worker { consumer, beats } = self.worker.as_mut().context("opened as a worker")?;
+        let Worker { consumer, beats } = self.worker()?;
         if beats.is_finished() {
             beats.await??;
         }
@@ -84,16 +142,35 @@ impl System for Client {
         Ok(consumer.ack(&completions).await?.into_iter().filter(|acked| *acked).count())
     }
 
+    async fn hold(&mut self, batch: u32) -> anyhow::Result<usize> {
+        // The consumer keeps them in its books.
+        Ok(self.worker()?.consumer.poll(batch).await?.len())
+    }
+
     async fn pop(&mut self, batch: u32) -> anyhow::Result<Vec<Bytes>> {
         let popped = self.store.pop_results(QUEUE, batch.try_into()?).await?;
         Ok(popped.into_iter().filter_map(|result| result.body).collect())
     }
 }
 
-async fn beat(consumer: Arc<Consumer>) -> anyhow::Result<()> {
+/// At its interval, once the consumer has the share of one of so many; until then often, so that the work can begin.
+async fn beat(consumer: Arc<Consumer>, of: usize) -> anyhow::Result<Infallible> {
+    let most = (PARTITIONS as usize).div_ceil(of);
+    let least = (PARTITIONS as usize).saturating_sub(most * (of - 1)).max(1);
     loop {
-        // Often, so that shares settle within the warm-up.
         consumer.rebalance().await?;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let settled = (least..=most).contains(&consumer.partitions());
+        sleep(if settled { consumer.beat_interval() } else { Duration::from_millis(50) }).await;
+    }
+}
+
+/// As one dispatcher of several does, as often and as much at once.
+async fn maintain(store: Store, wanted: bool) -> anyhow::Result<Infallible> {
+    if !wanted {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(Duration::from_secs(2)).await;
+        store.maintain(1000).await?;
     }
 }

@@ -5,10 +5,13 @@
 
 use anyhow::Context;
 use bytes::Bytes;
-use tokio_postgres::{Statement, types::Json};
+use tokio_postgres::{
+    Row, Statement,
+    types::{Json, ToSql},
+};
 
 use super::{
-    Role, System,
+    Load, New, Role, System,
     fetch::{self, Package},
 };
 use crate::site;
@@ -39,6 +42,7 @@ pub(super) struct Client {
 }
 
 struct Statements {
+    load: Statement,
     send: Statement,
     read: Statement,
     reply: Statement,
@@ -46,12 +50,26 @@ struct Statements {
     pop: Statement,
 }
 
+/// One message many times, with a delay.
+const LOAD: &str =
+    "SELECT count(*) FROM pgmq.send_batch('requests', array_fill($1::jsonb, ARRAY[$2::int]), $3::int)";
+
+impl Client {
+    async fn read(&mut self, batch: u32, visibility_timeout_s: i32) -> anyhow::Result<Vec<Row>> {
+        let parameters: &[&(dyn ToSql + Sync)] = &[&i32::try_from(batch)?, &visibility_timeout_s];
+        Ok(self.client.query(&self.statements.read, parameters).await?)
+    }
+}
+
 impl System for Client {
     async fn open(url: &str, _: Role) -> anyhow::Result<Self> {
         let client = site::connect(url).await?;
         let statements = Statements {
+            load: client.prepare(LOAD).await?,
             send: client.prepare("SELECT * FROM pgmq.send_batch('requests', $1::jsonb[])").await?,
-            read: client.prepare("SELECT msg_id, message FROM pgmq.read('requests', 30, $1::int)").await?,
+            read: client
+                .prepare("SELECT msg_id, message FROM pgmq.read('requests', $2::int, $1::int)")
+                .await?,
             reply: client.prepare("SELECT * FROM pgmq.send_batch('replies', $1::jsonb[])").await?,
             delete: client.prepare("SELECT * FROM pgmq.delete('requests', $1::bigint[])").await?,
             pop: client.prepare("SELECT message FROM pgmq.pop('replies', $1::int)").await?,
@@ -59,14 +77,26 @@ impl System for Client {
         Ok(Self { client, statements })
     }
 
-    async fn enqueue(&mut self, payloads: Vec<String>) -> anyhow::Result<()> {
-        let messages = payloads.iter().map(|payload| raw(payload)).collect::<anyhow::Result<Vec<_>>>()?;
+    async fn load(&mut self, rows: usize, payload: &str, load: Load) -> anyhow::Result<()> {
+        let delay = if load == Load::Parked { 3600 } else { 0 };
+        let rows = i32::try_from(rows)?;
+        self.client.query(&self.statements.load, &[&raw(payload)?, &rows, &delay]).await?;
+        Ok(())
+    }
+
+    async fn enqueue(&mut self, requests: Vec<New>) -> anyhow::Result<()> {
+        let messages = requests.iter().map(|new| raw(&new.payload)).collect::<anyhow::Result<Vec<_>>>()?;
         self.client.query(&self.statements.send, &[&messages]).await?;
         Ok(())
     }
 
+    /// With a visibility timeout that lasts, so that nobody has to renew it.
+    async fn hold(&mut self, batch: u32) -> anyhow::Result<usize> {
+        Ok(self.read(batch, 3600).await?.len())
+    }
+
     async fn work(&mut self, batch: u32) -> anyhow::Result<usize> {
-        let read = self.client.query(&self.statements.read, &[&i32::try_from(batch)?]).await?;
+        let read = self.read(batch, 30).await?;
         if read.is_empty() {
             return Ok(0);
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
-use super::{Role, System};
+use super::{Load, New, Role, System};
 use crate::site;
 
 pub(super) const VERSION: &str = "2e8726b";
@@ -41,9 +41,21 @@ CREATE INDEX ON results (route, expires_at) WHERE expires_at > 0;";
 
 const ENQUEUE: &str = "
 INSERT INTO requests (id, token, queue, part, deadline, payload, created_at)
-SELECT id, token, 'bench', part, extract(epoch FROM now())::bigint + 3600, payload,
+SELECT id, token, 'bench', part, extract(epoch FROM now())::bigint + ahead, payload,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + n
-FROM unnest($1::text[], $2::text[], $3::int[], $4::text[]) WITH ORDINALITY AS given(id, token, part, payload, n)";
+FROM unnest($1::text[], $2::text[], $3::int[], $4::text[], $5::bigint[])
+    WITH ORDINALITY AS given(id, token, part, payload, ahead, n)";
+
+/// Parked for an hour, or pending.
+const LOAD: &str = "
+INSERT INTO requests (id, token, queue, part, deadline, not_before, payload, created_at)
+SELECT gen_random_uuid()::text, gen_random_uuid()::text, 'bench', n % $4, extract(epoch FROM now())::bigint + $5,
+    CASE WHEN $3 THEN extract(epoch FROM now())::bigint + 3600 ELSE 0 END, $2,
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + n
+FROM generate_series(1, $1::int) AS n";
+
+/// Seconds to the deadline of a request that names none: not within any run, and after all others.
+const AHEAD: i64 = 86_400;
 
 const DISPATCH: &str = "
 WITH chosen AS MATERIALIZED (
@@ -98,6 +110,7 @@ fn owner(worker: usize) -> String {
 pub(super) struct Client {
     client: tokio_postgres::Client,
     owner: String,
+    load: Statement,
     enqueue: Statement,
     dispatch: Statement,
     ack: Statement,
@@ -105,14 +118,21 @@ pub(super) struct Client {
     pop: Statement,
 }
 
+impl Client {
+    async fn dispatch(&mut self, batch: u32) -> anyhow::Result<Vec<Row>> {
+        Ok(self.client.query(&self.dispatch, &[&self.owner, &i64::from(batch)]).await?)
+    }
+}
+
 impl System for Client {
     async fn open(url: &str, role: Role) -> anyhow::Result<Self> {
         let client = site::connect(url).await?;
         Ok(Self {
             owner: match role {
-                Role::Worker(n) => owner(n),
+                Role::Worker { n, .. } => owner(n),
                 Role::Producer | Role::Poller => String::new(),
             },
+            load: client.prepare(LOAD).await?,
             enqueue: client.prepare(ENQUEUE).await?,
             dispatch: client.prepare(DISPATCH).await?,
             ack: client.prepare(ACK).await?,
@@ -122,20 +142,34 @@ impl System for Client {
         })
     }
 
-    async fn enqueue(&mut self, payloads: Vec<String>) -> anyhow::Result<()> {
-        let keys: Vec<Uuid> = payloads.iter().map(|_| Uuid::new_v4()).collect();
+    async fn load(&mut self, rows: usize, payload: &str, load: Load) -> anyhow::Result<()> {
+        let parked = load == Load::Parked;
+        let ahead = if parked { 5400 } else { AHEAD };
+        let rows = i32::try_from(rows)?;
+        self.client.execute(&self.load, &[&rows, &payload, &parked, &(PARTITIONS as i32), &ahead]).await?;
+        Ok(())
+    }
+
+    async fn enqueue(&mut self, requests: Vec<New>) -> anyhow::Result<()> {
+        let keys: Vec<Uuid> = requests.iter().map(|_| Uuid::new_v4()).collect();
         let ids: Vec<String> = keys.iter().map(Uuid::to_string).collect();
         let tokens: Vec<String> = keys.iter().map(|key| key.simple().to_string()).collect();
         let parts: Vec<i32> =
             keys.iter().map(|key| i32::from(key.as_bytes()[0]) % PARTITIONS as i32).collect();
+        let payloads: Vec<&str> = requests.iter().map(|new| new.payload.as_str()).collect();
+        let ahead: Vec<i64> = requests.iter().map(|new| new.deadline.map_or(AHEAD, i64::from)).collect();
         let transaction = self.client.transaction().await?;
-        transaction.execute(&self.enqueue, &[&ids, &tokens, &parts, &payloads]).await?;
+        transaction.execute(&self.enqueue, &[&ids, &tokens, &parts, &payloads, &ahead]).await?;
         transaction.commit().await?;
         Ok(())
     }
 
+    async fn hold(&mut self, batch: u32) -> anyhow::Result<usize> {
+        Ok(self.dispatch(batch).await?.len())
+    }
+
     async fn work(&mut self, batch: u32) -> anyhow::Result<usize> {
-        let stamped = self.client.query(&self.dispatch, &[&self.owner, &i64::from(batch)]).await?;
+        let stamped = self.dispatch(batch).await?;
         if stamped.is_empty() {
             return Ok(0);
         }

@@ -18,7 +18,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::{cpu, site};
+use crate::{cpu, report::median, site};
 
 /// The workload's sizes.
 #[derive(Args, Clone)]
@@ -215,10 +215,4 @@ async fn receive(
         completed.fetch_add(received.len() as u64, Ordering::Relaxed);
     }
     Ok(())
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -2,7 +2,6 @@
 //! the database as the backlog grows.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,17 +13,14 @@ use anyhow::Context;
 use clap::Args;
 use leasehold_dispatch::{
     Dispatcher,
-    backend::{Answer, Backend, Call, HttpBackendConfig, Outcome},
-    config::{
-        Class, DispatcherConfig, GateConfig, Gating, Limits, MergePolicy, PoolConfig, QueueConfig, QuotaMode,
-        Tier,
-    },
+    backend::{Backend, Call},
+    config::{GateConfig, Gating, Limits, QuotaMode},
 };
 use leasehold_store::{NewRequest, Store, StoreOptions};
 use leasehold_testkit::cluster::Cluster;
 use serde_json::json;
 
-use crate::{cpu, site, statements};
+use crate::{cpu, site, statements, system};
 
 /// The workload's sizes.
 #[derive(Args, Clone)]
@@ -188,51 +184,23 @@ impl Tenants {
                 }
                 let small = request.metadata.get("userid").is_some_and(|tenant| tenant == "small");
                 if small { &calls.small } else { &calls.large }.fetch_add(1, Ordering::SeqCst);
-                Outcome::Success(Answer {
-                    status: 200,
-                    content_type: None,
-                    body: request.payload,
-                    usage: None,
-                })
+                system::answering(request)
             }
         });
-        let config = DispatcherConfig {
-            pools: vec![PoolConfig {
-                name: "p".into(),
-                concurrency: 64,
-                prefetch: 0,
-                gate: GateConfig::default(),
-                gate_wait_timeout: Duration::from_secs(300),
-                merge: MergePolicy::default(),
-                backend: HttpBackendConfig::default(),
-            }],
-            queues: vec![QueueConfig {
-                name: "bench".into(),
-                pool: "p".into(),
-                gate: if !gated {
-                    GateConfig::default()
-                } else {
-                    GateConfig::Quota {
-                        attribute: "userid".into(),
-                        mode: QuotaMode::Concurrency,
-                        limit: self.limit,
-                        limits: Limits::Config,
-                        window: Duration::from_secs(60),
-                        prefix: "quota:".into(),
-                        gating: Gating::Blocking,
-                    }
-                },
-                tier: Tier::default(),
-                class: Class::default(),
-                inference_objective: None,
-            }],
-            ..DispatcherConfig::default()
+        let gate = if gated {
+            GateConfig::Quota {
+                attribute: "userid".into(),
+                mode: QuotaMode::Concurrency,
+                limit: self.limit,
+                limits: Limits::Config,
+                window: Duration::from_secs(60),
+                prefix: "quota:".into(),
+                gating: Gating::Blocking,
+            }
+        } else {
+            GateConfig::default()
         };
-        let dispatcher =
-            Dispatcher::start_with(store.clone(), config, HashMap::from([("p".into(), backend)])).await?;
-        let mut readiness = dispatcher.readiness();
-        readiness.wait_for(|now| *now == leasehold_dispatch::Readiness::Ready).await.context("it starts")?;
-        Ok(dispatcher)
+        system::start_dispatcher(store, gate, backend).await
     }
 }
 
