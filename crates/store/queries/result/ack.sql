@@ -4,9 +4,8 @@
 -- in a partition the caller owns, with that partition's epoch. Rings each route that somebody waits for, once. The next of a
 -- group is ready then.
 WITH input AS (
-    SELECT unnest($2::text[]) AS id, unnest($3::text[]) AS token, unnest($4::bigint[]) AS attempt, unnest($5::int[]) AS status,
-        unnest($6::text[]) AS code, unnest($7::text[]) AS message, unnest($8::text[]) AS content_type, unnest($9::bytea[]) AS body,
-        unnest($10::boolean[]) AS body_is_text
+    SELECT * FROM unnest($2::text[], $3::text[], $4::bigint[], $5::int[], $6::text[], $7::text[], $8::text[],
+        $9::bytea[], $10::boolean[]) AS i (id, token, attempt, status, code, message, content_type, body, body_is_text)
 ), done AS (
     DELETE FROM requests r USING input i, partitions p
     WHERE r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0
