@@ -80,6 +80,7 @@ const METRICS: [(Kind, &str, &str); 32] = [
         "leasehold_statement_repeats_total",
         "Statements repeated after a rollback by the server, by statement.",
     ),
+    (Counter, "leasehold_vacuums_total", "Vacuums begun because many rows were dead, by table."),
     (Counter, "leasehold_listener_reconnects_total", "Times that the listening connection was opened again."),
     (Histogram, "leasehold_backend_duration_seconds", "Time of a call to the backend, by pool."),
     (Histogram, "leasehold_queued_duration_seconds", "Time from enqueue to dispatch, by queue."),
