@@ -18,6 +18,7 @@ mod enqueue;
 mod enqueue_races;
 mod flight;
 mod leases;
+mod marks;
 mod message_model;
 mod messages;
 mod migrations;
