@@ -48,3 +48,4 @@ mod tenant_labels;
 mod tenant_plans;
 mod tenants;
 mod upgrades;
+mod vacuum;
