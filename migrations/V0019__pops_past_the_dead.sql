@@ -56,8 +56,8 @@ BEGIN
     IF mark.seq IS NULL THEN
         INSERT INTO route_marks (route, seq, drawn, writers) VALUES (advance_mark.route, 0, drawn, writers);
         RETURN;
-    ELSIF mark.writers && writers THEN
-        RETURN;
+    ELSIF mark.writers && writers OR '-' = ANY (ARRAY(SELECT left(w, 1) FROM unnest(writers) w)) THEN
+        RETURN; -- one that is prepared has lost the name it had
     END IF;
     kept := ARRAY(SELECT r.seq FROM results r WHERE r.route = advance_mark.route AND r.seq = ANY (mark.stragglers) ORDER BY r.seq);
     live := ARRAY(SELECT r.seq FROM results r WHERE r.route = advance_mark.route AND r.seq BETWEEN mark.seq AND mark.drawn
@@ -286,7 +286,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
             %1$I.peek(text, bigint, text, int), %1$I.queue_stats(text), %1$I.list_queues(), %1$I.listen_queue(text),
             %1$I.next_receivable(text)'),
         ('leasehold_dispatcher', 'USAGE', 'SCHEMA %1$I'),
-        ('leasehold_dispatcher', 'SELECT', 'TABLE %1$I.schema_history, %1$I.queues, %1$I.routes'),
+        ('leasehold_dispatcher', 'SELECT', 'TABLE %1$I.schema_history, %1$I.queues, %1$I.routes, %1$I.route_marks'),
         ('leasehold_dispatcher', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE %1$I.requests, %1$I.results,
             %1$I.partitions, %1$I.dispatchers, %1$I.submissions, %1$I.dead_letters'),
         ('leasehold_dispatcher', 'EXECUTE', 'FUNCTION %1$I.dispatch(int, text, int, bigint, boolean, boolean), %1$I.ensure_queue(text), %1$I.channel(text, int),

@@ -42,7 +42,7 @@ enum Kind {
 }
 use Kind::{Counter, Gauge, Histogram};
 
-const METRICS: [(Kind, &str, &str); 32] = [
+const METRICS: [(Kind, &str, &str); 33] = [
     (Counter, "leasehold_dispatches_total", "Requests handed out by polls, by queue."),
     (Counter, "leasehold_outcomes_total", "Outcomes settled, by queue and code (OK or an error code)."),
     (Counter, "leasehold_retries_total", "Requests parked to be tried again, by queue."),

@@ -1,12 +1,13 @@
 //! Vacuum beside the work, for tables whose rows come and go faster than autovacuum wakes.
 
 use tokio::task::JoinHandle;
-use tokio_postgres::Row;
+use tokio_postgres::{CancelToken, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
     Error, Store,
     statement::{self, Statement},
-    store::column,
+    store::{cancel_soon, column},
 };
 
 /// The tables that may need it every few seconds.
@@ -18,10 +19,9 @@ static CLEANED: [(&str, &Statement); 5] = [
     ("receipts", &statement::MAINTENANCE_CLEAN_RECEIPTS),
 ];
 
-/// Of the session that vacuums. It takes what time it needs, pauses so that it leaves the disk to others, and ends soon
-/// after whoever asked for it is gone.
-const SETTINGS: &str = "-c statement_timeout=0 -c lock_timeout=0 -c vacuum_cost_delay=1ms -c vacuum_cost_limit=1000 \
-     -c client_connection_check_interval=1s";
+/// Of the session that vacuums: it takes what time it needs, and pauses so that it leaves the disk to others.
+const SETTINGS: &str =
+    "-c statement_timeout=0 -c lock_timeout=0 -c vacuum_cost_delay=1ms -c vacuum_cost_limit=1000";
 
 /// What Postgres knows of a table; a second or so old.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +50,8 @@ impl Store {
     /// Vacuums one of the tables that [`Self::dead_rows`] tells of, without getting in anybody's way. It is left alone where
     /// somebody else is vacuuming it, or where this role may not, which is no error.
     ///
-    /// On a connection of its own. The store's timeout does not apply. Dropped half way, it ends within a second or
-    /// two, and the table is as good as before.
+    /// On a connection of its own. The store's timeout does not apply. Dropped half way, it is cancelled, and the
+    /// table is as good as before.
     ///
     /// # Errors
     /// When the database refuses, or cannot be reached.
@@ -64,10 +64,28 @@ impl Store {
         let options = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("{options} {SETTINGS}"));
         let (client, connection) = config.connect(self.shared.tls.clone()).await.map_err(failed)?;
-        let _pump = Pump(tokio::spawn(async move {
-            let _ = connection.await;
-        }));
-        client.batch_execute(statement.sql).await.map_err(failed)
+        let pump = tokio::spawn(async move {
+            let _ = connection.await; // what ended it is told to the statement
+        });
+        let mut session = Session { pump, cancel: Some((client.cancel_token(), self.shared.tls.clone())) };
+        let result = client.batch_execute(statement.sql).await;
+        session.cancel = None;
+        result.map_err(failed)
+    }
+}
+
+/// Ends with the future that uses it, and what it was doing with it.
+struct Session {
+    pump: JoinHandle<()>,
+    cancel: Option<(CancelToken, MakeRustlsConnect)>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.pump.abort();
+        if let Some((cancel, tls)) = self.cancel.take() {
+            cancel_soon(cancel, tls);
+        }
     }
 }
 
@@ -78,13 +96,4 @@ fn read(row: &Row) -> Result<DeadRows, Error> {
         live: column(row, "live")?,
         may_vacuum: column(row, "may_vacuum")?,
     })
-}
-
-/// Closes the connection with the future that uses it.
-struct Pump(JoinHandle<()>);
-
-impl Drop for Pump {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

@@ -43,11 +43,14 @@ async fn vacuum_due(store: &Store, tables: &mut Tables) -> Result<(), Error> {
             continue;
         }
         let started = Instant::now();
-        store.vacuum(&table.table).await?;
+        metrics::counter!("leasehold_vacuums_total", "table" => table.table.clone()).increment(1);
+        if let Err(error) = store.vacuum(&table.table).await {
+            tables.ran(&table, table.dead, started, Instant::now());
+            return Err(error);
+        }
         let left =
             store.dead_rows().await?.into_iter().find(|t| t.table == table.table).map_or(0, |t| t.dead);
         tracing::debug!(table = table.table, dead = table.dead, left, took = ?started.elapsed(), "vacuumed");
-        metrics::counter!("leasehold_vacuums_total", "table" => table.table.clone()).increment(1);
         tables.ran(&table, left, started, Instant::now());
     }
     Ok(())
@@ -81,7 +84,7 @@ impl Tables {
         table.may_vacuum && self.rests.get(&table.table).is_none_or(|rest| rest.until <= now)
     }
 
-    /// A run is of use when it removed half of what was dead.
+    /// A run is of use when it removed half of what was dead. One that failed removed nothing.
     fn ran(&mut self, table: &DeadRows, left: i64, started: Instant, now: Instant) {
         let last = self.rests.get(&table.table).map_or(PAUSE, |rest| rest.pause);
         let pause = if left <= table.dead / 2 { PAUSE } else { (last * 2).min(LONGEST_PAUSE) };

@@ -33,7 +33,7 @@ const RELEASED: &[u64] = &[
     1_332_633_749_554_819_660,
     10_310_396_212_955_999_071,
     14_595_095_117_868_647_971,
-    13_686_092_961_141_488_641,
+    18_409_161_848_944_947_705,
 ];
 
 /// Everything in a schema, by kind and name, with the row versions of its catalogue entries: any DDL shows.
