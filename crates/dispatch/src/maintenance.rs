@@ -2,11 +2,16 @@
 //!
 //! Nothing depends on its being done in time, or by one process alone.
 
+mod vacuum;
+
 use std::time::Duration;
 
 use leasehold_store::{Error, Store};
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 /// How long the lease holds after a pass, and how often those without it ask.
@@ -28,6 +33,9 @@ pub(crate) async fn maintain(
     submission_retention: Duration,
     stop: CancellationToken,
 ) {
+    let (leased, is_leased) = watch::channel(false);
+    // Beside it: a vacuum may take minutes.
+    tokio::spawn(vacuum::keep_vacuumed(store.clone(), is_leased, stop.clone()));
     let mut clean_up_due = Instant::now() + CLEAN_UP;
     let mut pause = PASS;
     while stop.run_until_cancelled(sleep(pause)).await.is_some() {
@@ -40,6 +48,7 @@ pub(crate) async fn maintain(
                 ASK
             }
         };
+        leased.send_replace(pause == PASS);
         if pause == PASS {
             shrink("what has expired or come due", &stop, async |limit| {
                 Ok(most(&store.maintain(limit).await?))
@@ -58,6 +67,9 @@ async fn clean_up(store: &Store, submission_retention: Duration, stop: &Cancella
     shrink("expired results", stop, |limit| store.expire_results(limit.into())).await;
     shrink("old submissions", stop, |limit| store.prune_submissions(submission_retention, limit.into()))
         .await;
+    if let Err(error) = store.prune_marks().await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "could not forget where routes began");
+    }
     shrink("lapsed quota holders", stop, |limit| store.reap_quota_holders(HOLDER_GRACE, limit.into())).await;
     shrink("quota rows that count no more", stop, |limit| store.reap_quota(limit.into())).await;
 }

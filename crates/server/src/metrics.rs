@@ -42,7 +42,7 @@ enum Kind {
 }
 use Kind::{Counter, Gauge, Histogram};
 
-const METRICS: [(Kind, &str, &str); 33] = [
+const METRICS: [(Kind, &str, &str); 34] = [
     (Counter, "leasehold_dispatches_total", "Requests handed out by polls, by queue."),
     (Counter, "leasehold_outcomes_total", "Outcomes settled, by queue and code (OK or an error code)."),
     (Counter, "leasehold_retries_total", "Requests parked to be tried again, by queue."),
@@ -85,6 +85,7 @@ const METRICS: [(Kind, &str, &str); 33] = [
         "leasehold_missed_arrivals_total",
         "Pending requests that an owner had forgotten and an audit found: a server crashed behind its pooler, or a fault.",
     ),
+    (Counter, "leasehold_vacuums_total", "Vacuums begun because many rows were dead, by table."),
     (Counter, "leasehold_listener_reconnects_total", "Times that the listening connection was opened again."),
     (Histogram, "leasehold_backend_duration_seconds", "Time of a call to the backend, by pool."),
     (Histogram, "leasehold_queued_duration_seconds", "Time from enqueue to dispatch, by queue."),

@@ -11,7 +11,7 @@ use crate::{Error, StoreOptions, tls::Verify};
 /// look good and that leave dead index entries unmarked; statements run at READ COMMITTED, and
 /// strings are read as the standard has them, whatever the database's defaults.
 const SESSION_SETTINGS: &str = "-c default_transaction_isolation=read\\ committed -c standard_conforming_strings=on \
-     -c plan_cache_mode=force_generic_plan -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_seqscan=off -c jit=off";
+     -c plan_cache_mode=force_generic_plan -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_seqscan=off -c jit=off -c leasehold.body_text=off";
 
 pub(crate) struct Dsn {
     pub(crate) config: Config,

@@ -24,6 +24,7 @@ mod status;
 mod store;
 mod tls;
 mod topic;
+mod vacuum;
 
 pub use error::Error;
 pub use listen::{Bell, Listener};
@@ -48,3 +49,4 @@ pub use status::{
 };
 pub use store::{Store, StoreOptions};
 pub use topic::Subscription;
+pub use vacuum::DeadRows;

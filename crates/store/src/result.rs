@@ -176,6 +176,15 @@ impl Store {
     pub async fn expire_results(&self, limit: i64) -> Result<i64, Error> {
         self.query_one(&statement::RESULT_EXPIRE, &[&limit]).await.and_then(|row| column(&row, 0))
     }
+
+    /// Forgets what is known of where routes begin, where it is of no use any more; says how much. What is missing
+    /// makes pops slower for a moment, and nothing else.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn prune_marks(&self) -> Result<i64, Error> {
+        self.query_one(&statement::RESULT_PRUNE_MARKS, &[]).await.and_then(|row| column(&row, 0))
+    }
 }
 
 /// Postgres text holds no NUL; what is for people may lose it.

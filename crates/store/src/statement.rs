@@ -49,6 +49,7 @@ statements! {
     RESULT_LISTEN = "result/listen";
     RESULT_DEPTH = "result/depth";
     RESULT_EXPIRE = "result/expire";
+    RESULT_PRUNE_MARKS = "result/prune_marks";
     MESSAGE_SEND = "message/send";
     MESSAGE_SEND_MANY = "message/send_many";
     MESSAGE_CANCEL_SCHEDULED = "message/cancel_scheduled";
@@ -116,6 +117,12 @@ statements! {
     MIGRATION_OUTSTANDING_GRANTS = "migration/outstanding_grants";
     MAINTENANCE_CLAIM = "maintenance/claim";
     MAINTENANCE_PASS = "maintenance/pass";
+    MAINTENANCE_DEAD_ROWS = "maintenance/dead_rows";
+    MAINTENANCE_CLEAN_REQUESTS = "maintenance/clean_requests";
+    MAINTENANCE_CLEAN_RESULTS = "maintenance/clean_results";
+    MAINTENANCE_CLEAN_SUBMISSIONS = "maintenance/clean_submissions";
+    MAINTENANCE_CLEAN_DEDUP = "maintenance/clean_dedup";
+    MAINTENANCE_CLEAN_RECEIPTS = "maintenance/clean_receipts";
     MAINTENANCE_VACUUM_REQUESTS = "maintenance/vacuum_requests";
     MAINTENANCE_VACUUM_RESULTS = "maintenance/vacuum_results";
     MAINTENANCE_VACUUM_SUBMISSIONS = "maintenance/vacuum_submissions";

@@ -14,7 +14,7 @@ use deadpool_postgres::{Hook, Manager, ManagerConfig, Object, Pool, PoolError, R
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{
-    Config, Row,
+    CancelToken, Config, Row,
     row::RowIndex,
     types::{FromSql, ToSql},
 };
@@ -294,11 +294,16 @@ impl std::ops::Deref for Working {
 impl Drop for Working {
     fn drop(&mut self) {
         let Some(client) = self.0.take() else { return };
-        let (cancel, tls) = (client.cancel_token(), self.1.clone());
+        let cancel = client.cancel_token();
         drop(Object::take(client));
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(timeout(Duration::from_secs(5), async move { cancel.cancel_query(tls).await }));
-        }
+        cancel_soon(cancel, self.1.clone());
+    }
+}
+
+/// Tells the server to give up what the connection was doing, as well as can be.
+pub(crate) fn cancel_soon(cancel: CancelToken, tls: MakeRustlsConnect) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(timeout(Duration::from_secs(5), async move { cancel.cancel_query(tls).await }));
     }
 }
 

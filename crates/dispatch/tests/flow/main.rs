@@ -31,4 +31,5 @@ mod readings;
 mod refusals;
 mod routes;
 mod tenants;
+mod vacuums;
 mod wakings;

@@ -279,6 +279,48 @@ async fn pollers_walk_the_head_of_their_route() {
             }
         }
     }
+    assert_eq!(only_plan("SELECT m.seq, m.stragglers", 6).await, ["Limit", "Index Scan route_marks_best"]);
+}
+
+/// What settles leased results, and what moves the mark of a route.
+#[tokio::test]
+async fn leased_results_and_marks_are_found_by_their_key() {
+    let (site, _) = seeded().await;
+    for _ in 0..2 {
+        let plain = connect(site.database.url()).await;
+        let lease = uuid::Uuid::new_v4();
+        let sql = "UPDATE results SET lease = $1, leased_until = now() + interval '1 hour'
+            WHERE ctid IN (SELECT ctid FROM results WHERE route = 'r0' AND lease IS NULL LIMIT 20) RETURNING seq";
+        let seqs: Vec<i64> =
+            site.sql.query(sql, &[&lease]).await.unwrap().iter().map(|row| row.get(0)).collect();
+        let (given, gone) = seqs.split_at(10);
+        for (function, seqs) in [("ack_results", gone), ("release_results", given)] {
+            let sql = format!("SELECT * FROM {function}('r0', $1, $2)");
+            assert_eq!(plain.query(&sql, &[&lease, &seqs]).await.unwrap().len(), 10);
+        }
+        for _ in 0..2 {
+            plain.execute("SELECT advance_mark('r0')", &[]).await.unwrap();
+        }
+        plain.query("SELECT result_depth('r0')", &[]).await.unwrap();
+        site.execute("ANALYZE").await;
+    }
+    // Pops of other tests move marks, too.
+    for (marker, scan, runs) in [
+        ("WITH gone AS", "Index Scan results_pkey", 2),
+        ("WITH given AS", "Index Scan results_pkey", 2),
+        ("live := ARRAY(SELECT r.seq", "Index Only Scan results_pkey", 3),
+        ("DELETE FROM route_marks m WHERE m.ctid", "Index Scan route_marks_best", 3),
+        ("r.seq >= coalesce(mark.seq, 0)", "results_pkey", 2),
+    ] {
+        let found = plans(marker).await;
+        assert!(found.len() >= runs, "{marker}");
+        for plan in found.iter().map(nodes) {
+            assert!(plan.iter().any(|node| node.ends_with(scan)), "{marker} lacks {scan}: {plan:?}");
+            for slow in ["Bitmap", "Hash", "Merge Join", "Seq Scan"] {
+                assert!(!plan.iter().any(|node| node.starts_with(slow)), "{marker} has a {slow}: {plan:?}");
+            }
+        }
+    }
 }
 
 /// Stamps change no indexed column, and find room on the page.

@@ -1,0 +1,2 @@
+-- leasehold_store::Store::prune_marks
+SELECT prune_marks()
