@@ -1,6 +1,6 @@
 //! Leasehold, through its own Rust store and consumer, which beats as in a dispatcher.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub(super) async fn install(url: &str) -> anyhow::Result<()> {
 
 /// Waits until so many owners share the partitions, and nothing is to change hands.
 pub(super) async fn settled(url: &str, owners: usize) -> anyhow::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(120);
     let client = site::connect(url).await?;
     let sql = "SELECT count(DISTINCT owner), count(owner), coalesce(bool_or(draining), false) FROM leasehold.partitions";
     let started = Instant::now();
@@ -49,7 +49,7 @@ pub(super) struct Client {
 
 struct Worker {
     consumer: Arc<Consumer>,
-    beats: AbortOnDropHandle<anyhow::Result<()>>,
+    _background: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Client {
@@ -65,8 +65,8 @@ impl Client {
         })
     }
 
-    fn worker(&mut self) -> anyhow::Result<&mut Worker> {
-        self.worker.as_mut().context("opened as a worker")
+    fn worker(&self) -> anyhow::Result<&Worker> {
+        self.worker.as_ref().context("opened as a worker")
     }
 }
 
@@ -81,11 +81,11 @@ impl System for Client {
                 };
                 let queue = store.ensure_queue(QUEUE).await?;
                 let consumer = Arc::new(Consumer::new(&store, queue, &format!("bench-{n}"), options));
-                let (beating, maintaining) =
-                    (beat(Arc::clone(&consumer), of), maintain(store.clone(), n == 0));
-                let both = async { tokio::try_join!(beating, maintaining).map(drop) };
-                let beats = AbortOnDropHandle::new(tokio::spawn(both));
-                Some(Worker { consumer, beats })
+                let beats = tokio::spawn(beat(Arc::clone(&consumer), of));
+                let sweeps = (n == 0).then(|| tokio::spawn(maintain(store.clone())));
+                let background =
+                    [Some(beats), sweeps].into_iter().flatten().map(AbortOnDropHandle::new).collect();
+                Some(Worker { consumer, _background: background })
             }
             Role::Producer | Role::Poller => None,
         };
@@ -120,10 +120,7 @@ impl System for Client {
     }
 
     async fn work(&mut self, batch: u32) -> anyhow::Result<usize> {
-        let Worker { consumer, beats } = self.worker()?;
-        if beats.is_finished() {
-            beats.await??;
-        }
+        let consumer = &self.worker()?.consumer;
         let polled = consumer.poll(batch).await?;
         let completions: Vec<Completion> = polled
             .into_iter()
@@ -153,24 +150,27 @@ impl System for Client {
     }
 }
 
-/// At its interval, once the consumer has the share of one of so many; until then often, so that the work can begin.
-async fn beat(consumer: Arc<Consumer>, of: usize) -> anyhow::Result<Infallible> {
+/// At its interval, once the consumer has the share of one of so many; until then often, so that the work can begin. One that
+/// fails is followed by the next, as in a dispatcher.
+async fn beat(consumer: Arc<Consumer>, of: usize) {
     let most = (PARTITIONS as usize).div_ceil(of);
     let least = (PARTITIONS as usize).saturating_sub(most * (of - 1)).max(1);
     loop {
-        consumer.rebalance().await?;
-        let settled = (least..=most).contains(&consumer.partitions());
+        let beat = consumer.rebalance().await;
+        if let Err(error) = &beat {
+            eprintln!("a beat failed: {error}");
+        }
+        let settled = beat.is_ok() && (least..=most).contains(&consumer.partitions());
         sleep(if settled { consumer.beat_interval() } else { Duration::from_millis(50) }).await;
     }
 }
 
 /// As one dispatcher of several does, as often and as much at once.
-async fn maintain(store: Store, wanted: bool) -> anyhow::Result<Infallible> {
-    if !wanted {
-        return std::future::pending().await;
-    }
+async fn maintain(store: Store) {
     loop {
         sleep(Duration::from_secs(2)).await;
-        store.maintain(1000).await?;
+        if let Err(error) = store.maintain(1000).await {
+            eprintln!("maintenance failed: {error}");
+        }
     }
 }
