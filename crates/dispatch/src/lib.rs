@@ -33,3 +33,4 @@ pub use consumer::ledger;
 pub use cancellation::{Cancellations, Watch};
 pub use consumer::{Beat, Bookkeeping, Consumer, ConsumerOptions, Polled, PolledTenants};
 pub use dispatcher::{Dispatcher, DrainReport, Readiness, StartError};
+pub use maintenance::maintain;

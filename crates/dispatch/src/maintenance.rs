@@ -26,13 +26,12 @@ const HOLDER_GRACE: Duration = Duration::from_secs(60);
 /// Rows touched by one statement at most; fewer when that is too much for the statement's time.
 const BATCH: i32 = 1000;
 
-/// Sweeps while it has the lease, until told to stop; then gives the lease up.
-pub(crate) async fn maintain(
-    store: Store,
-    owner: String,
-    submission_retention: Duration,
-    stop: CancellationToken,
-) {
+/// Sweeps and vacuums while it has the lease on maintenance, until told to stop; then gives the lease up. `owner` must be unique
+/// to this process; submissions that are done are remembered for `submission_retention`. A [`Dispatcher`](crate::Dispatcher) does this by
+/// itself.
+///
+/// Cancelling it leaves the lease to lapse, within 15 seconds.
+pub async fn maintain(store: Store, owner: String, submission_retention: Duration, stop: CancellationToken) {
     let (leased, is_leased) = watch::channel(false);
     // Beside it: a vacuum may take minutes.
     tokio::spawn(vacuum::keep_vacuumed(store.clone(), is_leased, stop.clone()));

@@ -5,7 +5,7 @@ mod enqueue;
 mod flight;
 mod tenants;
 
-pub(crate) use flight::{Json, Keys, keys, read_stamps, sorted};
+pub(crate) use flight::{Json, Keys, keys, sorted};
 
 use std::{collections::BTreeMap, time::Duration};
 

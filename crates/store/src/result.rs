@@ -1,6 +1,6 @@
 //! Results: recorded by the ack that removes the request, popped by route.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, collections::HashSet, time::Duration};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::{
     Error, Stamp, Store,
-    request::{Keys, keys, read_stamps, sorted},
+    request::{Keys, keys, sorted},
     statement,
     store::column,
 };
@@ -92,17 +92,13 @@ impl Store {
             unique.iter().map(|c| storable(c.content_type.as_deref())).collect();
         let bodies: Vec<Option<&[u8]>> = unique.iter().map(|c| c.body.as_deref()).collect();
         let texts: Vec<bool> = unique.iter().map(|c| c.body.as_deref().is_some_and(is_text)).collect();
-        let statement = match unique.iter().all(|c| c.code.is_none()) {
-            true => &statement::RESULT_ACK,
-            false => &statement::RESULT_ACK_FAILED,
-        };
-        let rows = self
-            .query(
-                statement,
-                &[&owner, &ids, &tokens, &attempts, &statuses, &codes, &messages, &types, &bodies, &texts],
-            )
-            .await?;
-        let mut acked: std::collections::HashSet<Stamp> = read_stamps(&rows)?.into_iter().collect();
+        let params: crate::store::Params<'_> =
+            &[&owner, &ids, &tokens, &attempts, &statuses, &codes, &messages, &types, &bodies, &texts];
+        let row = self.query_one(&statement::RESULT_ACK, params).await?;
+        let places = column::<Option<Vec<i32>>>(&row, 0)?.unwrap_or_default();
+        let acked =
+            places.into_iter().filter_map(|place| unique.get(usize::try_from(place).ok()?.checked_sub(1)?));
+        let mut acked: HashSet<&Stamp> = acked.map(|completion| &completion.stamp).collect();
         Ok(completions.iter().map(|c| acked.remove(&c.stamp)).collect())
     }
 

@@ -41,7 +41,6 @@ statements! {
     REQUEST_STATUS = "request/status";
     REQUEST_PRUNE_SUBMISSIONS = "request/prune_submissions";
     RESULT_ACK = "result/ack";
-    RESULT_ACK_FAILED = "result/ack_failed";
     RESULT_POP = "result/pop";
     RESULT_LEASE = "result/lease";
     RESULT_ACK_LEASED = "result/ack_leased";

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use jiff::Timestamp;
-use leasehold_dispatch::{Consumer, ConsumerOptions};
+use leasehold_dispatch::{Consumer, ConsumerOptions, maintain};
 use leasehold_store::{Completion, NewRequest, PARTITIONS, Store, StoreOptions};
 use tokio::time::{Instant, sleep};
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Load, New, Role, System};
 use crate::site;
@@ -82,7 +82,10 @@ impl System for Client {
                 let queue = store.ensure_queue(QUEUE).await?;
                 let consumer = Arc::new(Consumer::new(&store, queue, &format!("bench-{n}"), options));
                 let beats = tokio::spawn(beat(Arc::clone(&consumer), of));
-                let sweeps = (n == 0).then(|| tokio::spawn(maintain(store.clone())));
+                let retention = Duration::from_secs(7 * 86_400);
+                let sweeps =
+                    maintain(store.clone(), format!("bench-{n}"), retention, CancellationToken::new());
+                let sweeps = (n == 0).then(|| tokio::spawn(sweeps));
                 let background =
                     [Some(beats), sweeps].into_iter().flatten().map(AbortOnDropHandle::new).collect();
                 Some(Worker { consumer, _background: background })
@@ -162,15 +165,5 @@ async fn beat(consumer: Arc<Consumer>, of: usize) {
         }
         let settled = beat.is_ok() && (least..=most).contains(&consumer.partitions());
         sleep(if settled { consumer.beat_interval() } else { Duration::from_millis(50) }).await;
-    }
-}
-
-/// As one dispatcher of several does, as often and as much at once.
-async fn maintain(store: Store) {
-    loop {
-        sleep(Duration::from_secs(2)).await;
-        if let Err(error) = store.maintain(1000).await {
-            eprintln!("maintenance failed: {error}");
-        }
     }
 }

@@ -1,6 +1,6 @@
-//! Faults planted into the statements of owners, on their way to the server.
+//! Faults planted into the statements of owners, on their way to the server, and into the functions they call.
 
-/// In statements with the marker, the server is told `other` in place of `part`.
+/// In statements with the marker, the server is told `other` in place of `part`; or in the function that it names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
@@ -14,22 +14,22 @@ pub(crate) struct Fault {
 pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "an ack that does not compare epochs",
-        marker: "Store::ack",
-        part: " AND p.epoch = r.epoch",
-        other: "",
+        marker: "FUNCTION ack",
+        part: "r.epoch = (SELECT p.epoch",
+        other: "0 < (SELECT p.epoch",
         seed: 26,
     },
     Fault {
         name: "an ack by whoever asks",
-        marker: "Store::ack",
+        marker: "FUNCTION ack",
         part: "p.owner = $1",
-        other: "$1::text IS NOT NULL",
+        other: "$1 IS NOT NULL",
         seed: 4,
     },
     Fault {
         name: "an ack of whatever attempt",
-        marker: "Store::ack",
-        part: "r.attempt = i.attempt AND ",
+        marker: "FUNCTION ack",
+        part: " AND r.attempt = i.attempt",
         other: "",
         seed: 21,
     },

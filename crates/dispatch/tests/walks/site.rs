@@ -83,7 +83,7 @@ impl Site {
             let proxy = ground::proxy().await;
             proxy.keep_sessions();
             if let Some(fault) = self.fault {
-                proxy.rewrite(fault.marker, fault.part, fault.other);
+                plant(&self.sql, &proxy, fault).await;
             }
             let name = format!("seat{number}");
             let url = self.ground.url_behind(&proxy, Role::Dispatcher);
@@ -144,4 +144,14 @@ impl Seat {
         let options = ConsumerOptions { lease_ttl: Duration::from_secs(600), drain_timeout };
         Consumer::new(&self.store, queue, owner, options)
     }
+}
+
+/// Into the statements that pass the proxy, or into the function, which is planted for whoever calls it.
+async fn plant(sql: &Client, proxy: &FaultProxy, fault: Fault) {
+    let Some(function) = fault.marker.strip_prefix("FUNCTION ") else {
+        return proxy.rewrite(fault.marker, fault.part, fault.other);
+    };
+    let definition = "SELECT pg_get_functiondef($1::text::regproc)";
+    let definition: String = sql.query_one(definition, &[&function]).await.unwrap().get(0);
+    sql.batch_execute(&definition.replace(fault.part, fault.other)).await.unwrap();
 }

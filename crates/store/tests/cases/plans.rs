@@ -216,21 +216,32 @@ async fn acks_and_hand_backs_find_each_request_by_its_key() {
         store.cancelled_keys(&keys).await.unwrap();
         site.execute("ANALYZE").await;
     }
-    for marker in [
-        "Store::ack\n",
-        "Store::retry\n",
-        "Store::defer_dispatches\n",
-        "Store::undispatch\n",
-        "Store::cancelled_keys\n",
-    ] {
+    for marker in
+        ["Store::retry\n", "Store::defer_dispatches\n", "Store::undispatch\n", "Store::cancelled_keys\n"]
+    {
         let plan = only_plan(marker, 2).await;
         let on_requests: BTreeSet<_> = plan.iter().filter(|n| n.ends_with("requests_pkey")).collect();
         assert_eq!(on_requests.len(), 1, "{marker}: {plan:?}");
         assert!(plan.contains(&"Index Scan requests_pkey".to_owned()), "{marker}: {plan:?}");
     }
+    // Nothing is looked at for each pair of a request and what was given for one, and no table is read.
+    let acks = plans_of(|text| {
+        text.contains("RETURNING r.enqueued_at, r.dispatched_at, r.queue_id, r.deliveries, r.group_id")
+    })
+    .await;
+    assert_eq!(acks.len(), 2);
+    for ack in acks.iter().map(nodes) {
+        for node in ["Index Scan requests_pkey", "Hash Join", "Index Scan partitions_pkey"] {
+            assert!(ack.iter().any(|found| found == node), "{ack:?}");
+        }
+        assert!(
+            !ack.iter().any(|node| node.starts_with("Nested Loop") || node.starts_with("Seq Scan")),
+            "{ack:?}"
+        );
+    }
     // The routes are looked up once for all, by their keys.
-    let ack = only_plan("Store::ack\n", 2).await;
-    assert!(ack.contains(&"Index Scan routes_route_key".to_owned()), "{ack:?}");
+    let bells = only_plan("w.route = ANY (on_routes)", 2).await;
+    assert!(bells.contains(&"Index Scan routes_route_key".to_owned()), "{bells:?}");
 }
 
 /// Rows go from the arrays into the table one by one, in their order: neither sorted nor put down on the way.

@@ -34,7 +34,7 @@ pub(crate) async fn ack_in(open: &Open, owner: &str, stamp: &Stamp) {
         )
         .await
         .unwrap();
-    assert_eq!(rows.len(), 1, "{stamp:?} was fenced");
+    assert_eq!(rows[0].get::<_, Option<Vec<i32>>>(0), Some(vec![1]), "{stamp:?} was fenced");
 }
 
 /// Dispatches in an open transaction; returns how many.
