@@ -35,6 +35,9 @@ pub(crate) struct Comparison {
     /// Bytes of a payload, which is JSON (2048 usually); each is measured in turn.
     #[arg(long, value_delimiter = ',')]
     pub(crate) payload: Vec<usize>,
+    /// Bytes of an answer, which is the beginning of its request's payload; as a rule, all of it.
+    #[arg(long)]
+    answer: Option<usize>,
     /// Payloads of words, which compress as chats do, instead of random letters.
     #[arg(long)]
     text: bool,
@@ -163,6 +166,7 @@ impl Comparison {
                 words.retain(|word| !word.is_empty());
                 let work = Work {
                     payload,
+                    answer: self.answer.unwrap_or(usize::MAX),
                     content: if self.text { Content::Words } else { Content::Letters },
                     workers: workers_now,
                     batch,

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use rand::{RngExt, rngs::SmallRng};
 use tokio_util::sync::CancellationToken;
 
@@ -119,6 +120,14 @@ pub(crate) fn payload(at: Option<Duration>, bytes: usize, content: Content, rng:
         Content::Words => words(room, rng),
     };
     head + &String::from_utf8_lossy(&text) + r#""}"#
+}
+
+/// The beginning of a payload, as a document of its own.
+pub(crate) fn answer(payload: &[u8], bytes: usize) -> Bytes {
+    match payload.get(..bytes.max(64) - 2) {
+        Some(head) if payload.len() > bytes => Bytes::from([head, br#""}"#].concat()),
+        _ => Bytes::copy_from_slice(payload),
+    }
 }
 
 fn words(bytes: usize, rng: &mut SmallRng) -> Vec<u8> {

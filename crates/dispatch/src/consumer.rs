@@ -26,6 +26,7 @@ use ledger::Ledger;
 use memory::Memory;
 pub use poll::{Polled, PolledTenants};
 pub use rebalance::Beat;
+use rebalance::Look;
 
 /// How a consumer keeps its leases.
 #[derive(Clone, Debug)]
@@ -63,6 +64,8 @@ pub struct Consumer {
     options: ConsumerOptions,
     cycle: tokio::sync::Mutex<Memory>,
     ledger: Mutex<Ledger>,
+    /// Under way.
+    look: Mutex<Option<Look>>,
     ensured: AtomicBool,
     stopping: AtomicBool,
     closed: AtomicBool,
@@ -84,6 +87,7 @@ impl Consumer {
             options,
             cycle: tokio::sync::Mutex::default(),
             ledger: Mutex::new(Ledger::new()),
+            look: Mutex::default(),
             ensured: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             closed: AtomicBool::new(false),

@@ -168,6 +168,15 @@ pub struct Reset {
     pub xmax: u64,
 }
 
+impl Reset {
+    /// Takes what a later statement of the same look found.
+    pub fn add(&mut self, later: Self) {
+        self.reset += later.reset;
+        self.found += later.found;
+        self.xmin = self.xmin.min(later.xmin);
+    }
+}
+
 /// What a promotion of due requests did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Promotion {

@@ -126,7 +126,7 @@ async fn offer<S: System>(
 
 async fn dispatch<S: System>(mut system: S, work: Work, meter: Arc<Meter>) -> anyhow::Result<()> {
     while !meter.stop.is_cancelled() {
-        if system.work(work.batch).await? < work.batch as usize {
+        if system.work(work.batch, work.answer).await? < work.batch as usize {
             tokio::time::sleep(work.pause).await;
         }
     }

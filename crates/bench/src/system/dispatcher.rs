@@ -110,7 +110,7 @@ impl System for Client {
     }
 
     /// The dispatcher works by itself.
-    async fn work(&mut self, _: u32) -> anyhow::Result<usize> {
+    async fn work(&mut self, _: u32, _: usize) -> anyhow::Result<usize> {
         tokio::time::sleep(Duration::from_millis(100)).await;
         Ok(0)
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Load, New, Role, System};
-use crate::site;
+use crate::{meter, site};
 
 pub(super) const QUEUE: &str = "bench";
 
@@ -122,7 +122,7 @@ impl System for Client {
         Ok(())
     }
 
-    async fn work(&mut self, batch: u32) -> anyhow::Result<usize> {
+    async fn work(&mut self, batch: u32, answer: usize) -> anyhow::Result<usize> {
         let consumer = &self.worker()?.consumer;
         let polled = consumer.poll(batch).await?;
         let completions: Vec<Completion> = polled
@@ -133,7 +133,7 @@ impl System for Client {
                 code: None,
                 message: None,
                 content_type: None,
-                body: Some(polled.request.payload),
+                body: Some(meter::answer(&polled.request.payload, answer)),
             })
             .collect();
         if completions.is_empty() {

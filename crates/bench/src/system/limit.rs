@@ -36,7 +36,7 @@ impl System for Client {
         Ok(())
     }
 
-    async fn work(&mut self, _: u32) -> anyhow::Result<usize> {
+    async fn work(&mut self, _: u32, _: usize) -> anyhow::Result<usize> {
         Ok(0)
     }
 

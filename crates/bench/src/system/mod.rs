@@ -46,8 +46,8 @@ trait System: Sized + Send + 'static {
         async { bail!("it cannot be loaded beforehand") }
     }
     fn enqueue(&mut self, requests: Vec<New>) -> impl Future<Output = anyhow::Result<()>> + Send;
-    /// Takes up to a batch and answers each with its own payload; how many that were.
-    fn work(&mut self, batch: u32) -> impl Future<Output = anyhow::Result<usize>> + Send;
+    /// Takes up to a batch and answers each with so many bytes of its own payload; how many that were.
+    fn work(&mut self, batch: u32, answer: usize) -> impl Future<Output = anyhow::Result<usize>> + Send;
     /// Takes up to a batch and keeps it; how many that were.
     fn hold(&mut self, _batch: u32) -> impl Future<Output = anyhow::Result<usize>> + Send {
         async { bail!("it cannot hold requests") }

@@ -14,7 +14,7 @@ use super::{
     Load, New, Role, System,
     fetch::{self, Package},
 };
-use crate::site;
+use crate::{meter, site};
 
 pub(super) const VERSION: &str = "1.13.0";
 
@@ -95,13 +95,16 @@ impl System for Client {
         Ok(self.read(batch, 3600).await?.len())
     }
 
-    async fn work(&mut self, batch: u32) -> anyhow::Result<usize> {
+    async fn work(&mut self, batch: u32, answer: usize) -> anyhow::Result<usize> {
         let read = self.read(batch, 30).await?;
         if read.is_empty() {
             return Ok(0);
         }
         let ids: Vec<i64> = read.iter().map(|row| row.get(0)).collect();
-        let messages: Vec<Raw<'_>> = read.iter().map(|row| row.get(1)).collect();
+        let answers = read.iter().map(|row| row.get::<_, Raw<'_>>(1).0.get());
+        let answers: Vec<Bytes> = answers.map(|payload| meter::answer(payload.as_bytes(), answer)).collect();
+        let texts = answers.iter().map(|answer| Ok(raw(std::str::from_utf8(answer)?)?));
+        let messages = texts.collect::<anyhow::Result<Vec<_>>>()?;
         let transaction = self.client.transaction().await?;
         transaction.query(&self.statements.reply, &[&messages]).await?;
         let deleted = transaction.query(&self.statements.delete, &[&ids]).await?.len();

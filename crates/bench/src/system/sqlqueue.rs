@@ -10,7 +10,7 @@ use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
 use super::{Load, New, Role, System};
-use crate::site;
+use crate::{meter, site};
 
 pub(super) const VERSION: &str = "2e8726b";
 
@@ -168,15 +168,19 @@ impl System for Client {
         Ok(self.dispatch(batch).await?.len())
     }
 
-    async fn work(&mut self, batch: u32) -> anyhow::Result<usize> {
+    async fn work(&mut self, batch: u32, answer: usize) -> anyhow::Result<usize> {
         let stamped = self.dispatch(batch).await?;
         if stamped.is_empty() {
             return Ok(0);
         }
         let column = |n: usize| stamped.iter().map(|row: &Row| row.get(n)).collect::<Vec<&str>>();
+        let answers: Vec<Bytes> =
+            column(2).iter().map(|payload| meter::answer(payload.as_bytes(), answer)).collect();
+        let answers =
+            answers.iter().map(|answer| std::str::from_utf8(answer)).collect::<Result<Vec<_>, _>>()?;
         let transaction = self.client.transaction().await?;
         let acked =
-            transaction.query(&self.ack, &[&self.owner, &column(0), &column(1), &column(2)]).await?.len();
+            transaction.query(&self.ack, &[&self.owner, &column(0), &column(1), &answers]).await?.len();
         transaction.commit().await?;
         ensure!(acked == stamped.len(), "nobody else has these requests");
         Ok(acked)

@@ -13,6 +13,8 @@ pub(crate) struct Work {
     /// Bytes of a payload.
     pub(crate) payload: usize,
     pub(crate) content: Content,
+    /// Bytes of an answer at most.
+    pub(crate) answer: usize,
     /// Requests of one poll, one ack and one pop.
     pub(crate) batch: u32,
     pub(crate) workers: usize,
@@ -50,6 +52,7 @@ impl Default for Work {
         Self {
             payload: 2048,
             content: Content::Letters,
+            answer: usize::MAX,
             batch: 256,
             workers: 4,
             // Enough that a backlog is never lacking.

@@ -1,8 +1,11 @@
 //! The beat: keep the leases, clean up after takeovers, and move toward a fair share.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{MutexGuard, PoisonError, atomic::Ordering},
+    time::Duration,
+};
 
-use leasehold_store::{Error, PARTITIONS};
+use leasehold_store::{Error, Lease, PARTITIONS, Place, Reset};
 use tokio::time::Instant;
 
 use super::Consumer;
@@ -20,6 +23,30 @@ pub struct Beat {
     pub lost: usize,
     /// Requests made pending again that a former owner had in flight.
     pub redelivered: i64,
+}
+
+/// A beat spends this part of its interval on a look for stale stamps that is not done at once.
+const LOOKS: u32 = 8;
+
+/// A look for stale stamps that takes several beats.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    leases: Vec<Lease>,
+    /// Where to go on in each partition.
+    rest: Vec<(i16, Place)>,
+    /// What was found so far; none: it has not begun.
+    total: Option<Reset>,
+}
+
+impl Look {
+    fn of(leases: &[Lease]) -> Self {
+        let rest = leases.iter().map(|lease| (lease.partition, Place::FIRST)).collect();
+        Self { leases: leases.to_vec(), rest, total: None }
+    }
+
+    fn is_of(&self, lease: &Lease) -> bool {
+        self.leases.iter().any(|looked| (looked.partition, looked.epoch) == (lease.partition, lease.epoch))
+    }
 }
 
 impl Consumer {
@@ -97,15 +124,44 @@ impl Consumer {
         Ok(())
     }
 
+    /// A look at everything that a former owner may have stamped, or a part of one where the backlog is large: the next beat
+    /// goes on then. The first part is that with the earliest deadlines.
     async fn reset_stale(&self, beat: &mut Beat) -> Result<(), Error> {
         let unsettled = self.ledger().unsettled();
-        if unsettled.is_empty() {
+        let leases: Vec<Lease> =
+            self.ledger().leases().filter(|lease| unsettled.contains(&lease.partition)).collect();
+        if leases.is_empty() {
             return Ok(());
         }
-        let reset = self.store.reset_stale(self.queue, &self.owner, Some(&unsettled)).await?;
-        self.ledger().note_reset(&unsettled, reset);
-        beat.redelivered += reset.reset;
+        let begun = std::mem::take(&mut *self.look());
+        // Partitions that came since are looked at from the beginning, with the others.
+        let mut look = begun.filter(|look| leases.iter().all(|lease| look.is_of(lease))).unwrap_or_default();
+        if look.rest.is_empty() {
+            look = Look::of(&leases);
+        }
+        let until = Instant::now() + self.beat_interval() / LOOKS;
+        while !look.rest.is_empty() && (look.total.is_none() || Instant::now() < until) {
+            let (page, rest) = self.store.reset_stale_after(self.queue, &self.owner, &look.rest).await?;
+            beat.redelivered += page.reset;
+            match &mut look.total {
+                Some(total) => total.add(page),
+                None => look.total = Some(page),
+            }
+            look.rest = rest;
+        }
+        match look.total {
+            Some(total) if look.rest.is_empty() => {
+                let partitions: Vec<i16> =
+                    leases.iter().filter(|lease| look.is_of(lease)).map(|lease| lease.partition).collect();
+                self.ledger().note_reset(&partitions, total);
+            }
+            _ => *self.look() = Some(look),
+        }
         Ok(())
+    }
+
+    fn look(&self) -> MutexGuard<'_, Option<Look>> {
+        self.look.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn release_drained(&self) -> Result<(), Error> {

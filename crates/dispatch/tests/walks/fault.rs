@@ -78,8 +78,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a reset of the owner's own stamps",
         marker: "Store::reset_stale",
-        part: "r.epoch < p.epoch",
-        other: "r.epoch <= p.epoch",
+        part: "epoch < p.epoch",
+        other: "epoch <= p.epoch",
         seed: 0,
     },
     Fault {

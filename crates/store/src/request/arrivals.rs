@@ -1,8 +1,9 @@
 //! What is pending, as an owner of partitions remembers it: read in the order of arrival, dispatched by name.
 
+use bytes::{BufMut, BytesMut};
 use tokio_postgres::{
     Row,
-    types::{FromSql, Type, accepts},
+    types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked},
 };
 
 use super::{
@@ -30,6 +31,11 @@ pub struct Place {
     pub deadline: i64,
     /// Submission order.
     pub seq: i64,
+}
+
+impl Place {
+    /// Before every request.
+    pub const FIRST: Self = Self { deadline: i64::MIN, seq: -1 };
 }
 
 /// What has arrived.
@@ -136,7 +142,8 @@ fn read_arrivals(row: &Row) -> Result<Vec<Arrival>, Error> {
 }
 
 /// A timestamp as it is sent: infinite ones are the largest and the smallest number.
-struct Deadline(i64);
+#[derive(Debug)]
+pub(super) struct Deadline(pub(super) i64);
 
 impl<'a> FromSql<'a> for Deadline {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
@@ -144,4 +151,18 @@ impl<'a> FromSql<'a> for Deadline {
     }
 
     accepts!(TIMESTAMPTZ);
+}
+
+impl ToSql for Deadline {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        out.put_i64(self.0);
+        Ok(IsNull::No)
+    }
+
+    accepts!(TIMESTAMPTZ);
+    to_sql_checked!();
 }

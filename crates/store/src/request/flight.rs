@@ -7,12 +7,15 @@ use serde_json::Value;
 use tokio_postgres::{
     Row,
     row::RowIndex,
-    types::{FromSql, Type, accepts},
+    types::{FromSql, ToSql, Type, accepts},
 };
 
-use super::{Deferral, Dispatched, Envelope, Flight, Promotion, Reset, Retry, Stamp, Stamped};
+use super::{
+    Deferral, Dispatched, Envelope, Flight, Place, Promotion, Reset, Retry, Stamp, Stamped,
+    arrivals::Deadline,
+};
 use crate::{
-    Error, Store,
+    Error, PARTITIONS, Store,
     statement::{self, Statement},
     store::column,
 };
@@ -81,25 +84,37 @@ impl Store {
         earliest_first(&rows)
     }
 
-    /// The stamps of rows whose epoch is the current one of the owner's partitions.
+    /// The stamps of rows whose epoch is the current one of the owner's partitions. A large backlog is read in several
+    /// statements; what they say holds together.
     ///
     /// # Errors
     /// When the database refuses.
     pub async fn in_flight(&self, queue: i32, owner: &str) -> Result<Flight, Error> {
-        let rows = self.query(&statement::REQUEST_IN_FLIGHT, &[&queue, &owner]).await?;
-        let mut flight = Flight { stamped: Vec::with_capacity(rows.len()), xmin: 0, xmax: u64::MAX };
-        for row in &rows {
-            (flight.xmin, flight.xmax) = (read_xid(row, 5)?, read_xid(row, 6)?);
-            if let Some(id) = column(row, 0)? {
-                let stamp = Stamp { id, token: column(row, 1)?, attempt: column(row, 2)? };
-                flight.stamped.push(Stamped { stamp, partition: column(row, 3)?, epoch: column(row, 4)? });
+        let mut flight = Flight { stamped: Vec::new(), xmin: u64::MAX, xmax: u64::MAX };
+        let mut after = beginnings(0..PARTITIONS);
+        while !after.is_empty() {
+            let page = Page::after(&after);
+            let rows = self.query(&statement::REQUEST_IN_FLIGHT, &page.params(&queue, &owner)).await?;
+            after.clear();
+            for row in &rows {
+                flight.xmin = flight.xmin.min(read_xid(row, 5)?);
+                flight.xmax = flight.xmax.min(read_xid(row, 6)?);
+                if let Some(id) = column(row, 0)? {
+                    let stamp = Stamp { id, token: column(row, 1)?, attempt: column(row, 2)? };
+                    let stamped = Stamped { stamp, partition: column(row, 3)?, epoch: column(row, 4)? };
+                    flight.stamped.push(stamped);
+                } else if let Some(partition) = column(row, 3)? {
+                    let Deadline(deadline) = column(row, 7)?;
+                    after.push((partition, Place { deadline, seq: column(row, 8)? }));
+                }
             }
         }
         Ok(flight)
     }
 
     /// Makes requests pending again that an older epoch of the owner's partitions stamped. None: all of its
-    /// partitions; empty: nothing. Rows that another transaction holds are skipped.
+    /// partitions; empty: nothing. Rows that another transaction holds are skipped. As [`Store::in_flight`], in several
+    /// statements.
     ///
     /// # Errors
     /// When the database refuses.
@@ -109,13 +124,43 @@ impl Store {
         owner: &str,
         partitions: Option<&[i16]>,
     ) -> Result<Reset, Error> {
-        let row = self.query_one(&statement::REQUEST_RESET_STALE, &[&queue, &owner, &partitions]).await?;
-        Ok(Reset {
+        let mut after = match partitions {
+            Some(partitions) => beginnings(partitions.iter().copied()),
+            None => beginnings(0..PARTITIONS),
+        };
+        let (mut all, rest) = self.reset_stale_after(queue, owner, &after).await?;
+        after = rest;
+        while !after.is_empty() {
+            let (page, rest) = self.reset_stale_after(queue, owner, &after).await?;
+            all.add(page);
+            after = rest;
+        }
+        Ok(all)
+    }
+
+    /// One statement of [`Store::reset_stale`], which looks at some thousand requests after the place given for each partition
+    /// ([`Place::FIRST`]: from the beginning). Returns where to go on; empty: it was the last.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn reset_stale_after(
+        &self,
+        queue: i32,
+        owner: &str,
+        after: &[(i16, Place)],
+    ) -> Result<(Reset, Vec<(i16, Place)>), Error> {
+        let page = Page::after(after);
+        let row = self.query_one(&statement::REQUEST_RESET_STALE, &page.params(&queue, &owner)).await?;
+        let reset = Reset {
             reset: column(&row, 0)?,
             found: column(&row, 1)?,
             xmin: read_xid(&row, 2)?,
             xmax: read_xid(&row, 3)?,
-        })
+        };
+        let Some(partitions) = column::<Option<Vec<i16>>>(&row, 4)? else { return Ok((reset, Vec::new())) };
+        let (deadlines, seqs): (Vec<Deadline>, Vec<i64>) = (column(&row, 5)?, column(&row, 6)?);
+        let places = deadlines.into_iter().zip(seqs).map(|(Deadline(deadline), seq)| Place { deadline, seq });
+        Ok((reset, partitions.into_iter().zip(places).collect()))
     }
 
     /// Hands requests back to pending, at their old place in the order; those still in flight with that attempt
@@ -184,6 +229,38 @@ impl Store {
         let next: Option<f64> = column(&row, 1)?;
         let next = next.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
         Ok(Promotion { promoted: column(&row, 0)?, next })
+    }
+}
+
+fn beginnings(partitions: impl Iterator<Item = i16>) -> Vec<(i16, Place)> {
+    partitions.map(|partition| (partition, Place::FIRST)).collect()
+}
+
+/// Which part of each partition a statement reads.
+struct Page {
+    partitions: Vec<i16>,
+    deadlines: Vec<Deadline>,
+    seqs: Vec<i64>,
+    rows: i32,
+    is_first: bool,
+}
+
+impl Page {
+    /// Of all partitions together.
+    const ROWS: usize = 32_000;
+
+    fn after(places: &[(i16, Place)]) -> Self {
+        Self {
+            partitions: places.iter().map(|(partition, _)| *partition).collect(),
+            deadlines: places.iter().map(|(_, place)| Deadline(place.deadline)).collect(),
+            seqs: places.iter().map(|(_, place)| place.seq).collect(),
+            rows: i32::try_from(Self::ROWS / places.len().max(1)).unwrap_or(i32::MAX),
+            is_first: places.iter().all(|(_, place)| *place == Place::FIRST),
+        }
+    }
+
+    fn params<'a>(&'a self, queue: &'a i32, owner: &'a &'a str) -> [&'a (dyn ToSql + Sync); 7] {
+        [queue, owner, &self.partitions, &self.deadlines, &self.seqs, &self.rows, &self.is_first]
     }
 }
 

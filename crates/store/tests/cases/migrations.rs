@@ -36,7 +36,7 @@ const RELEASED: &[u64] = &[
     13_245_418_815_441_161_659,
     9_944_923_214_613_226_367,
     14_091_962_727_358_941_928,
-    6_780_801_699_995_589_068,
+    11_216_883_354_349_169_294,
 ];
 
 /// Everything in a schema, by kind and name, with the row versions of its catalogue entries: any DDL shows.

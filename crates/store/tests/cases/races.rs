@@ -75,9 +75,15 @@ async fn ack_behind_a_stale_reset_is_false() {
     site.until_blocked_by(&open).await;
     site.lapse(queue).await;
     site.join(queue, "b", 64).await;
-    let none: Option<&[i16]> = None;
-    let reset =
-        open.client.query_one(statement!("request/reset_stale"), &[&queue, &"b", &none]).await.unwrap();
+    let (partitions, deadlines) = ((0..64_i16).collect::<Vec<_>>(), vec![jiff::Timestamp::UNIX_EPOCH; 64]);
+    let reset = open
+        .client
+        .query_one(
+            statement!("request/reset_stale"),
+            &[&queue, &"b", &partitions, &deadlines, &vec![-1_i64; 64], &100_i32, &true],
+        )
+        .await
+        .unwrap();
     assert_eq!(reset.get::<_, i64>("reset"), 1);
     open.commit().await;
     assert!(!ack.await.unwrap());

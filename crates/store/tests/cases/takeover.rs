@@ -1,6 +1,6 @@
 //! A poll that began before a takeover and commits after the new owner's first reset.
 
-use leasehold_store::Reset;
+use leasehold_store::{Place, Reset};
 
 use crate::{
     races::dispatch_in,
@@ -132,4 +132,39 @@ async fn request_taken_over_ten_times_has_one_result() {
     assert_eq!(site.rows_of("x").await, (0, 1));
     let beat = site.store.heartbeat(queue, "owner 9", TTL, true, GENERATION).await.unwrap();
     assert!(beat.leases.iter().all(|l| l.epoch == 11));
+}
+
+/// What is looked at is read in pages: the backlog of a queue does not fit into one statement's time.
+#[tokio::test]
+async fn stale_and_current_stamps_are_found_anywhere_in_a_long_backlog() {
+    let site = Site::open().await;
+    let queue = site.queue("q").await;
+    site.join(queue, "a", 64).await;
+    site.execute(&format!(
+        "INSERT INTO requests (queue_id, partition_id, id, token, payload, deadline, enqueued_at)
+         SELECT {queue}, 3 + n % 2, n, 't', '', CASE n % 3 WHEN 0 THEN 'infinity' ELSE now() + n * interval '1 second' END, now()
+         FROM generate_series(1, 5000) n;
+         UPDATE requests r SET epoch = p.epoch, attempt = 7 FROM partitions p
+         WHERE p.queue_id = {queue} AND p.partition_id = r.partition_id AND r.id IN ('1', '600', '2500', '4999', '5000')"
+    ))
+    .await;
+    let mut found: Vec<String> =
+        site.store.in_flight(queue, "a").await.unwrap().stamped.into_iter().map(|s| s.stamp.id).collect();
+    found.sort();
+    assert_eq!(found, ["1", "2500", "4999", "5000", "600"]);
+    site.lapse(queue).await;
+    site.join(queue, "b", 64).await;
+    assert_eq!(site.store.in_flight(queue, "b").await.unwrap().stamped.len(), 0);
+    let (first, rest) =
+        site.store.reset_stale_after(queue, "b", &[(3, Place::FIRST), (4, Place::FIRST)]).await.unwrap();
+    assert_eq!((first.reset, rest.len()), (5, 0), "16,000 of each at a time");
+    site.execute(
+        "UPDATE requests r SET epoch = 1, attempt = 7 WHERE id IN ('1', '600', '2500', '4999', '5000')",
+    )
+    .await;
+    let reset = site.store.reset_stale(queue, "b", None).await.unwrap();
+    assert_eq!((reset.reset, reset.found), (5, 5), "500 of each at a time");
+    assert!(reset.xmin <= reset.xmax);
+    let again = site.store.reset_stale(queue, "b", None).await.unwrap();
+    assert!(again.found == 0 && again.xmin >= reset.xmax);
 }

@@ -65,6 +65,26 @@ BEGIN
 END
 $$;
 
+-- What is in flight, among up to max_rows of each partition after the given place in the order of dispatch; and the last of
+-- those where there may be more. The rows that are pending are read for nothing, so a large backlog is read piece by piece.
+CREATE FUNCTION flights(queue_id int, partitions smallint[], deadlines timestamptz[], seqs bigint[], max_rows int)
+RETURNS TABLE (partition_id smallint, tid tid, epoch bigint, deadline timestamptz, seq bigint, is_last boolean)
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT o.partition_id, n.tid, n.epoch, n.deadline, n.seq, n.n = max_rows
+        FROM unnest(partitions, deadlines, seqs) AS o (partition_id, deadline, seq), LATERAL (
+            SELECT r.*, row_number() OVER () AS n FROM (
+                SELECT x.ctid AS tid, x.epoch, x.deadline, x.seq FROM requests x
+                WHERE x.queue_id = $1 AND x.partition_id = o.partition_id AND x.ready AND x.tenant = ''
+                    AND (x.deadline, x.seq) > (o.deadline, o.seq)
+                ORDER BY x.deadline, x.seq LIMIT max_rows) AS r) AS n
+        WHERE n.epoch > 0 OR n.n = max_rows;
+END
+$$;
+
 -- A result is written once and read once: two more rows in another table, with an index of their own, are dearer than a few
 -- kilobytes beside the others. Larger bodies are compressed, and put there if that is not enough.
 ALTER TABLE results SET (toast_tuple_target = 4080);
@@ -122,6 +142,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
             %1$I.claim_maintenance(text, interval), %1$I.maintain(int), %1$I.prune_marks(),
             %1$I.arrivals(int, smallint[], bigint[], int, boolean),
             %1$I.pending(int, smallint[], int), %1$I.dispatch_arrived(int, text, bigint, smallint[], bigint[]),
+            %1$I.flights(int, smallint[], timestamptz[], bigint[], int),
             %1$I.ack(text, text[], text[], bigint[], int[], text[], text[], text[], bytea[], boolean[])'),
         ('leasehold_dispatcher', 'USAGE, SELECT', 'SEQUENCE %1$I.arrival_seq'),
         ('leasehold_dispatcher', 'EXECUTE', 'FUNCTION %1$I.quota_reap_holders(interval, int), %1$I.quota_reap(int),
