@@ -41,6 +41,7 @@ pub(crate) async fn beat(
 
 pub(crate) async fn beat_once(served: &Served, store: &Store, queue: i32) -> Result<(), Error> {
     let beat = served.consumer.rebalance().await?;
+    served.set_members(beat.members);
     let name = &served.name;
     if beat.takeovers > 0 || beat.lost > 0 || beat.redelivered > 0 {
         tracing::info!(

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     consumer::Polled,
-    doze::{Cause, Doze, Step},
+    doze::{Cause, Doze, Look, Step},
     gate::Free,
     job::Served,
     pool::Pool,
@@ -54,6 +54,7 @@ pub(crate) struct Feeder {
     served: Arc<Served>,
     pool: Arc<Pool>,
     options: FeederOptions,
+    doze: Doze,
     /// When parked requests and groups are looked at next, and when they were last.
     due: Instant,
     promoted: Instant,
@@ -84,6 +85,7 @@ impl Feeder {
             served,
             pool,
             options,
+            doze: Doze::new(due),
             due,
             promoted: due,
             tenants,
@@ -99,7 +101,6 @@ impl Feeder {
     /// Feeds until told to stop. A poll under way is finished first, and what waits at the gate handed back.
     pub(crate) async fn run(mut self) {
         self.label_tenants();
-        let mut doze = Doze::default();
         let mut failed = FAILED.0;
         let mut batch = self.options.batch;
         let mut ended = Instant::now();
@@ -125,11 +126,13 @@ impl Feeder {
                     batch = batch.saturating_mul(2).min(self.options.batch);
                     let found = polled.len();
                     let back = self.sort_out(polled).await;
-                    match found < asked as usize {
-                        _ if back.without_tenant > 0 => Step::Pause(NO_ROOM),
-                        // Tries that nothing came of keep nobody awake: `Tenants` knows when the next are due.
-                        true => doze.step(cause, found - back.of_tenants, asked as usize),
-                        false => doze.step(cause, found, asked as usize),
+                    let asked = asked as usize;
+                    // Tries that nothing came of keep nobody awake: `Tenants` knows when the next are due.
+                    let found = if found < asked { found - back.of_tenants } else { found };
+                    let (at, members) = (Instant::now(), self.served.members());
+                    match back.without_tenant {
+                        0 => self.doze.step(Look { at, cause, found, asked, members }),
+                        _ => Step::Pause(NO_ROOM),
                     }
                 }
                 Err(error) => {
@@ -303,6 +306,8 @@ impl Feeder {
                 Cause::Other
             }
             Step::AskForBell | Step::AskForQuiet => {
+                // They are old, and answered by the look that follows.
+                while self.options.bells.try_recv().is_ok() {}
                 if let Err(error) = self.served.consumer.set_asleep(step == Step::AskForBell).await {
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
@@ -324,16 +329,20 @@ impl Feeder {
         loop {
             tokio::select! {
                 bell = self.options.bells.recv() => match bell {
-                    Some(Bell::Rung(partition)) if !self.concerns_us(&partition) => {}
                     Some(Bell::Rung(partition)) => {
+                        let restless = self.doze.hear(Instant::now());
+                        if !restless && !self.concerns_us(&partition) {
+                            continue;
+                        }
                         let mut parked = partition.is_empty();
                         while let Ok(bell) = self.options.bells.try_recv() {
+                            self.doze.hear(Instant::now());
                             parked |= !matches!(bell, Bell::Rung(partition) if !partition.is_empty());
                         }
                         if parked {
                             self.due = started;
                         }
-                        return Cause::Bell(started.elapsed());
+                        return Cause::Bell;
                     }
                     Some(Bell::Connected) => return Cause::Other,
                     None => { sleep_until(fallback).await; return Cause::Fallback }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicI32, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     },
 };
 
@@ -38,6 +38,7 @@ pub(crate) struct Served {
     class: Class,
     max_deliveries: AtomicI32,
     has_tenants: AtomicBool,
+    members: AtomicU32,
 }
 
 impl Served {
@@ -60,6 +61,7 @@ impl Served {
             class: config.class,
             max_deliveries: AtomicI32::new(i32::MAX),
             has_tenants: AtomicBool::new(false),
+            members: AtomicU32::new(1),
         }
     }
 
@@ -70,6 +72,15 @@ impl Served {
     /// Whether requests of tenants are to be polled too.
     pub(crate) fn has_tenants(&self) -> bool {
         self.has_tenants.load(Ordering::Relaxed)
+    }
+
+    /// Live members of the queue, as of the last beat.
+    pub(crate) fn members(&self) -> u32 {
+        self.members.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_members(&self, members: i64) {
+        self.members.store(u32::try_from(members).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// Takes over what the database says of the queue.

@@ -1,7 +1,11 @@
 //! What wakes a sleeping queue: the doorbell, the fallback, and requests that come due.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
+use futures_util::future::join_all;
 use leasehold_dispatch::config::{DispatcherConfig, QuotaMode};
 use leasehold_store::NewRequest;
 use leasehold_testkit::wait::until;
@@ -71,6 +75,44 @@ async fn a_bell_reaches_whichever_dispatcher_owns_the_partition() {
         assert!(started.elapsed() < SOON, "partition {partition}: after {:?}", started.elapsed());
     }
     assert!(!a_desk.calls().is_empty() && !b_desk.calls().is_empty());
+}
+
+/// A sleeper costs every producer of its queue a notification. Where members share a queue, each of them finds little, and
+/// none goes to sleep over it for long: what all of them are rung for counts.
+#[tokio::test]
+async fn members_that_share_a_steady_stream_stay_awake_until_it_ends() {
+    const MEMBERS: usize = 4;
+    const PRODUCERS: usize = 8;
+    let bench = Bench::new().await;
+    let desk = Desk::open();
+    let mut dispatchers = Vec::new();
+    for _ in 0..MEMBERS {
+        dispatchers.push(bench.start(sleepy(), &desk).await);
+    }
+    until_asleep(&bench).await;
+    let ended = AtomicBool::new(false);
+    let producers = join_all((0..PRODUCERS).map(async |_| {
+        let mut every = tokio::time::interval(Duration::from_millis(20));
+        while !ended.load(Ordering::Relaxed) {
+            every.tick().await;
+            bench.enqueue(1).await;
+        }
+    }));
+    let watch = async {
+        // Of the last looks, a bit each. Somebody may just be looking whether it can sleep.
+        let mut quiet = 0_u128;
+        until("hardly ever somebody asks to be rung", PATIENCE, async || {
+            let nobody = "SELECT count(*) = $1 AND NOT bool_or(asleep) FROM dispatchers";
+            let nobody: bool = bench.value(nobody, &[&i64::try_from(MEMBERS).unwrap()]).await;
+            quiet = quiet << 1 | u128::from(nobody);
+            quiet.count_ones() >= 96
+        })
+        .await;
+        ended.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(producers, watch);
+    until_asleep(&bench).await;
+    bench.finish().await;
 }
 
 /// Where there are tenants, requests without one are not looked for at every look. One that comes while the queue
