@@ -120,6 +120,11 @@ impl Doze {
         }
     }
 
+    /// Whether producers ring.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep
+    }
+
     fn restless(&self) -> bool {
         self.bells >= RESTLESS.0
     }

@@ -106,7 +106,8 @@ impl Feeder {
         let mut ended = Instant::now();
         let mut cause = Cause::Other;
         while !self.stop.is_cancelled() {
-            if Instant::now() >= self.due.min(self.promoted + PROMOTE) {
+            let due = if self.doze.is_asleep() { self.due } else { self.due.min(self.promoted + PROMOTE) };
+            if Instant::now() >= due {
                 self.promoted = Instant::now();
                 self.due = self.promoted + self.promote().await;
             }
@@ -278,17 +279,18 @@ impl Feeder {
         }
     }
 
-    /// Makes due requests pending; returns when to do so next.
+    /// Makes due requests pending; returns when to do so next. Any member may, so that of several each does less.
     async fn promote(&self) -> Duration {
+        let fallback = self.options.fallback * self.served.members().clamp(1, 4);
         match self.served.consumer.promote_due(PROMOTIONS).await {
             Ok(promotion) if promotion.promoted >= i64::from(PROMOTIONS) => Duration::ZERO,
-            Ok(promotion) => promotion.next.unwrap_or(self.options.fallback).min(self.options.fallback),
+            Ok(promotion) => promotion.next.unwrap_or(fallback).min(fallback),
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "parked requests could not be looked at"
                 );
-                self.options.fallback
+                fallback
             }
         }
     }

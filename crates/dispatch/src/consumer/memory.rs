@@ -21,8 +21,8 @@ pub(super) const ARRIVALS: i32 = 500;
 pub(super) const FIRST: i32 = 500;
 /// Of one partition at most; the latest deadlines are forgotten then, and looked up when the others are gone.
 const KEPT: usize = 2000;
-/// Between two looks for what should be remembered and is not, a partition each.
-const AUDIT: Duration = Duration::from_secs(1);
+/// Between two looks for what should be remembered and is not, a partition each: so long, and so many polls; or so long.
+const AUDIT: (Duration, u32, Duration) = (Duration::from_secs(1), 20, Duration::from_secs(10));
 /// Arrivals that stay unsettled for longer are not read again each time, for there may be many.
 const SETTLES: Duration = Duration::from_secs(1);
 /// Such arrivals are read again after this part of the time for which they are unsettled.
@@ -39,7 +39,15 @@ pub(super) struct Memory {
     /// None: at once.
     useless_until: Option<Instant>,
     reread: Option<Instant>,
-    audited: Option<(i16, Instant)>,
+    audited: Option<Audited>,
+}
+
+/// The last audit.
+#[derive(Clone, Copy, Debug)]
+struct Audited {
+    partition: i16,
+    at: Instant,
+    polls_since: u32,
 }
 
 /// What is remembered of one partition.
@@ -273,14 +281,17 @@ impl Memory {
 
     /// A partition that is to be audited now.
     pub(super) fn due_for_audit(&mut self, now: Instant) -> Option<i16> {
-        let (last, at) = *self.audited.get_or_insert((-1, now));
-        if now.duration_since(at) < AUDIT {
+        let last = self.audited.get_or_insert(Audited { partition: -1, at: now, polls_since: 0 });
+        last.polls_since = last.polls_since.saturating_add(1);
+        let (busy, polls, idle) = AUDIT;
+        let waited = now.duration_since(last.at);
+        if waited < busy || last.polls_since < polls && waited < idle {
             return None;
         }
         let known = |(_, shelf): &(&i16, &Shelf)| shelf.cursor().is_some();
-        let next = self.shelves.range(last + 1..).find(known).or_else(|| self.shelves.iter().find(known));
-        let partition = *next?.0;
-        self.audited = Some((partition, now));
+        let later = self.shelves.range(last.partition + 1..).find(known);
+        let partition = *later.or_else(|| self.shelves.iter().find(known))?.0;
+        self.audited = Some(Audited { partition, at: now, polls_since: 0 });
         Some(partition)
     }
 

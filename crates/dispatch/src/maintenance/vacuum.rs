@@ -1,11 +1,12 @@
 //! Vacuum every few seconds where much is thrown away: autovacuum wakes once a minute, and by then every poll walks over
 //! a million rows that are gone.
 //!
-//! Whoever holds the lease on maintenance does it, one table after the other. Where a held snapshot forbids that
-//! anything be removed, it is tried less and less often.
+//! Whoever holds the lease on maintenance does it, each table by itself. Where a held snapshot forbids that anything be
+//! removed, it is tried less and less often.
 
 use std::{collections::HashMap, time::Duration};
 
+use futures_util::future::join_all;
 use leasehold_store::{DeadRows, Error, Store};
 use tokio::{
     sync::watch,
@@ -13,47 +14,55 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at the counts.
-const LOOK: Duration = Duration::from_secs(2);
+/// Between two looks at the counts, after one that found something to do and after one that did not.
+const LOOK: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(2));
 /// A table is vacuumed when so many rows are dead, and one for each `LIVE_PER_DEAD` live ones: the indexes are read whole.
 const DEAD: i64 = 20_000;
 const LIVE_PER_DEAD: i64 = 20;
 /// Between two runs on a table, from the last one that was of use; doubled by each that was not, up to the longest.
-const PAUSE: Duration = Duration::from_secs(4);
-const LONGEST_PAUSE: Duration = Duration::from_secs(120);
-/// A run is followed by a pause of so many times what it took.
-const REST: u32 = 4;
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(120));
 
 /// Vacuums while `leased`, until told to stop.
 pub(super) async fn keep_vacuumed(store: Store, leased: watch::Receiver<bool>, stop: CancellationToken) {
     let mut tables = Tables::default();
-    while stop.run_until_cancelled(sleep(LOOK)).await.is_some() {
-        if *leased.borrow()
-            && let Some(Err(error)) = stop.run_until_cancelled(vacuum_due(&store, &mut tables)).await
-        {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "could not vacuum");
+    let mut pause = LOOK.1;
+    while stop.run_until_cancelled(sleep(pause)).await.is_some() {
+        if !*leased.borrow() {
+            continue;
         }
+        pause = match stop.run_until_cancelled(vacuum_due(&store, &mut tables)).await {
+            Some(Ok(true)) => LOOK.0,
+            Some(Ok(false)) | None => LOOK.1,
+            Some(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "could not vacuum");
+                LOOK.1
+            }
+        };
     }
 }
 
-async fn vacuum_due(store: &Store, tables: &mut Tables) -> Result<(), Error> {
-    for table in store.dead_rows().await? {
-        if !tables.is_due(&table, Instant::now()) {
-            continue;
-        }
-        let started = Instant::now();
-        metrics::counter!("leasehold_vacuums_total", "table" => table.table.clone()).increment(1);
-        if let Err(error) = store.vacuum(&table.table).await {
-            tables.ran(&table, table.dead, started, Instant::now());
-            return Err(error);
-        }
-        let left =
-            store.dead_rows().await?.into_iter().find(|t| t.table == table.table).map_or(0, |t| t.dead);
-        tracing::debug!(table = table.table, dead = table.dead, left, took = ?started.elapsed(), "vacuumed");
-        tables.ran(&table, left, started, Instant::now());
+/// All that is due at once; says whether anything was.
+async fn vacuum_due(store: &Store, tables: &mut Tables) -> Result<bool, Error> {
+    let mut due = store.dead_rows().await?;
+    due.retain(|table| tables.is_due(table, Instant::now()));
+    if due.is_empty() {
+        return Ok(false);
     }
-    Ok(())
+    let runs = due.iter().map(async |table| {
+        metrics::counter!("leasehold_vacuums_total", "table" => table.table.clone()).increment(1);
+        let started = Instant::now();
+        let ran = store.vacuum(&table.table).await;
+        tracing::debug!(table = table.table, dead = table.dead, took = ?started.elapsed(), "vacuumed");
+        ran
+    });
+    let ran = join_all(runs).await;
+    let after = store.dead_rows().await?;
+    for (table, ran) in due.iter().zip(&ran) {
+        let after = after.iter().find(|after| ran.is_ok() && after.table == table.table);
+        tables.ran(table, after, Instant::now());
+    }
+    ran.into_iter().collect::<Result<Vec<()>, Error>>()?;
+    Ok(true)
 }
 
 /// When each table's turn comes.
@@ -84,12 +93,12 @@ impl Tables {
         table.may_vacuum && self.rests.get(&table.table).is_none_or(|rest| rest.until <= now)
     }
 
-    /// A run is of use when it removed half of what was dead. One that failed removed nothing.
-    fn ran(&mut self, table: &DeadRows, left: i64, started: Instant, now: Instant) {
-        let last = self.rests.get(&table.table).map_or(PAUSE, |rest| rest.pause);
-        let pause = if left <= table.dead / 2 { PAUSE } else { (last * 2).min(LONGEST_PAUSE) };
-        let rest = Rest { pause, until: now + pause.max((now - started) * REST) };
-        self.rests.insert(table.table.clone(), rest);
+    /// A run is of use when it removed half of what was dead when it began. One that failed removed nothing.
+    fn ran(&mut self, before: &DeadRows, after: Option<&DeadRows>, now: Instant) {
+        let removed = after.map_or(0, |after| before.dead + (after.died - before.died) - after.dead);
+        let last = self.rests.get(&before.table).map_or(PAUSE.0, |rest| rest.pause);
+        let pause = if removed >= before.dead / 2 { PAUSE.0 } else { (last * 2).min(PAUSE.1) };
+        self.rests.insert(before.table.clone(), Rest { pause, until: now + pause });
     }
 }
 
@@ -98,7 +107,7 @@ mod tests {
     use super::*;
 
     fn table(dead: i64, live: i64, may_vacuum: bool) -> DeadRows {
-        DeadRows { table: "results".into(), dead, live, may_vacuum }
+        DeadRows { table: "results".into(), dead, died: 0, live, may_vacuum }
     }
 
     #[test]
@@ -119,27 +128,27 @@ mod tests {
         let mut now = Instant::now();
         let many = table(100_000, 0, true);
         let mut pause = |left: i64, expected: u64| {
-            assert!(tables.is_due(&many, now), "before a pause of {expected} s");
-            tables.ran(&many, left, now, now);
-            let expected = Duration::from_secs(expected);
+            assert!(tables.is_due(&many, now), "before a pause of {expected} ms");
+            // As many have died meanwhile as there were before.
+            let after = DeadRows { died: 100_000, ..table(left + 100_000, 0, true) };
+            tables.ran(&many, Some(&after), now);
+            let expected = Duration::from_millis(expected);
             assert!(!tables.is_due(&many, now + expected - Duration::from_millis(1)));
             now += expected;
         };
-        for expected in [8, 16, 32, 64, 120, 120] {
+        for expected in [1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 120_000, 120_000] {
             pause(90_000, expected);
         }
-        pause(0, 4);
-        pause(60_000, 8);
+        pause(0, 500);
+        pause(60_000, 1000);
     }
 
     #[test]
-    fn long_run_is_followed_by_a_longer_rest() {
+    fn run_that_fails_is_one_in_vain() {
         let mut tables = Tables::default();
-        let started = Instant::now();
-        let ended = started + Duration::from_secs(10);
-        let many = table(100_000, 0, true);
-        tables.ran(&many, 0, started, ended);
-        assert!(!tables.is_due(&many, ended + Duration::from_secs(39)));
-        assert!(tables.is_due(&many, ended + Duration::from_secs(40)));
+        let (now, many) = (Instant::now(), table(100_000, 0, true));
+        tables.ran(&many, None, now);
+        assert!(!tables.is_due(&many, now + Duration::from_millis(999)));
+        assert!(tables.is_due(&many, now + Duration::from_secs(1)));
     }
 }
