@@ -103,7 +103,7 @@ impl System for Client {
         let ids: Vec<i64> = read.iter().map(|row| row.get(0)).collect();
         let answers = read.iter().map(|row| row.get::<_, Raw<'_>>(1).0.get());
         let answers: Vec<Bytes> = answers.map(|payload| meter::answer(payload.as_bytes(), answer)).collect();
-        let texts = answers.iter().map(|answer| Ok(raw(std::str::from_utf8(answer)?)?));
+        let texts = answers.iter().map(|answer| raw(std::str::from_utf8(answer)?));
         let messages = texts.collect::<anyhow::Result<Vec<_>>>()?;
         let transaction = self.client.transaction().await?;
         transaction.query(&self.statements.reply, &[&messages]).await?;
