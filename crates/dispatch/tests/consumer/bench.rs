@@ -14,6 +14,7 @@ use leasehold_store::{
 use leasehold_testkit::{proxy::FaultProxy, wait::until};
 use tokio_postgres::{
     Client,
+    error::SqlState,
     types::{FromSqlOwned, ToSql},
 };
 
@@ -154,7 +155,12 @@ impl Bench {
             "UPDATE partitions SET lease_expires_at = {past} WHERE owner = '{owner}';
              UPDATE dispatchers SET expires_at = {past} WHERE owner = '{owner}'"
         );
-        self.sql.batch_execute(&sql).await.unwrap();
+        // Owners write the same rows in an order of their own.
+        until("they have lapsed", PATIENCE, async || match self.sql.batch_execute(&sql).await {
+            Err(error) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => false,
+            done => done.map(|()| true).unwrap(),
+        })
+        .await;
     }
 
     /// Parked requests become pending.
