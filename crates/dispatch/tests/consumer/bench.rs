@@ -156,11 +156,9 @@ impl Bench {
              UPDATE dispatchers SET expires_at = {past} WHERE owner = '{owner}'"
         );
         // Owners write the same rows in an order of their own.
-        until("they have lapsed", PATIENCE, async || match self.sql.batch_execute(&sql).await {
-            Err(error) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => false,
-            done => done.map(|()| true).unwrap(),
-        })
-        .await;
+        while let Err(error) = self.sql.batch_execute(&sql).await {
+            assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}");
+        }
     }
 
     /// Parked requests become pending.
