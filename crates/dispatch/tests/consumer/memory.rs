@@ -100,6 +100,7 @@ async fn a_writer_that_stays_open_delays_what_it_commits_and_nothing_else() {
     let slow = bench.connect().await;
     slow.batch_execute("BEGIN").await.unwrap();
     bench.enqueue_in_transaction(&slow, 1).await;
+    // Beyond the second for which everything unsettled is read again at each poll.
     let open = tokio::time::Instant::now();
     while open.elapsed() < Duration::from_millis(2500) {
         bench.enqueue(2).await;
