@@ -65,7 +65,7 @@ use producers::{Ledger, produce};
 use report::{Totals, table};
 use results::Finished;
 use schedule::{Fault, Schedule};
-use world::{DATABASE, shop_url};
+use world::{DATABASE, LEASE_TTL, shop_url};
 
 /// Until a condition must have come true. Debug builds, and a machine that runs other tests.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -196,6 +196,8 @@ impl Stage {
     /// Waits until everything has an outcome, and nobody has anything in flight.
     async fn calm(&mut self, sql: &Client) {
         until_ready(&mut self.servers).await;
+        // What a fault has kept somebody from giving back lapses.
+        sleep(LEASE_TTL).await;
         let finished = async {
             while !evidence::left(sql).await.is_empty() {
                 self.receivers.iter_mut().for_each(Receiver::keep_up);
@@ -311,7 +313,11 @@ async fn assert_nothing_is_left(sql: &Client, servers: &[Server]) {
         ),
         ("prepared transactions", "pg_prepared_xacts"),
     ] {
-        let count: i64 = sql.query_one(&format!("SELECT count(*) FROM {rows}"), &[]).await.unwrap().get(0);
-        assert_eq!(count, 0, "{what} are left");
+        let left = sql
+            .query(&format!("SELECT row_to_json(r)::text FROM (SELECT * FROM {rows}) r"), &[])
+            .await
+            .unwrap();
+        let left: Vec<&str> = left.iter().map(|row| row.get(0)).collect();
+        assert!(left.is_empty(), "{what} are left: {}", left.join("\n"));
     }
 }

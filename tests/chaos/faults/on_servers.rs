@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_testkit::proxy;
 use rand::RngExt;
 use tokio::time::{sleep, timeout};
 
@@ -38,6 +39,7 @@ const RARE: Duration = Duration::from_millis(700);
 
 pub(crate) async fn deal(servers: &mut [Server], schedule: &Schedule, clock: Clock, seed: u64, end: f64) {
     let mut deck = Deck::new(&ON_SERVERS, seed);
+    let mut to_come = Vec::new();
     while deck.goes_on(clock, end) {
         sleep(Duration::from_millis(deck.rng.random_range(100..600))).await;
         for server in &mut *servers {
@@ -50,11 +52,13 @@ pub(crate) async fn deal(servers: &mut [Server], schedule: &Schedule, clock: Clo
             _ => deck.rng.random_range(0..servers.len()),
         };
         let target = Target::Server(at);
-        schedule.strike(fault, target, strike(&mut servers[at], fault, &mut deck)).await;
+        schedule.strike(fault, target, strike(&mut servers[at], fault, &mut deck, &mut to_come)).await;
     }
+    to_come.into_iter().for_each(proxy::Fault::call_off);
 }
 
-async fn strike(server: &mut Server, fault: Fault, deck: &mut Deck) {
+/// Adds what may happen later `to_come`.
+async fn strike(server: &mut Server, fault: Fault, deck: &mut Deck, to_come: &mut Vec<proxy::Fault>) {
     match fault {
         Fault::Kill => {
             server.running().kill().await;
@@ -82,7 +86,9 @@ async fn strike(server: &mut Server, fault: Fault, deck: &mut Deck) {
                     server.proxy.fail_before_matching(marker)
                 };
                 // A rare statement's fault happens later, then.
-                let _ = timeout(RARE, happens.reached()).await;
+                if timeout(RARE, happens.reached()).await.is_err() {
+                    to_come.push(happens);
+                }
             }
         }
         _ => unreachable!("{fault:?} is no fault of a process"),
