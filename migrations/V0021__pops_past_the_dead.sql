@@ -59,7 +59,9 @@ BEGIN
     ELSIF mark.writers && writers OR '-' = ANY (ARRAY(SELECT left(w, 1) FROM unnest(writers) w)) THEN
         RETURN; -- one that is prepared has lost the name it had
     END IF;
-    kept := ARRAY(SELECT r.seq FROM results r WHERE r.route = advance_mark.route AND r.seq = ANY (mark.stragglers) ORDER BY r.seq);
+    -- One look each: for `= ANY` and an order together, a plan may walk the whole route.
+    kept := ARRAY(SELECT s.seq FROM unnest(mark.stragglers) AS s (seq)
+        WHERE (SELECT true FROM results r WHERE r.route = advance_mark.route AND r.seq = s.seq LIMIT 1));
     live := ARRAY(SELECT r.seq FROM results r WHERE r.route = advance_mark.route AND r.seq BETWEEN mark.seq AND mark.drawn
         ORDER BY r.seq LIMIT most_stragglers + 1);
     start := coalesce(live[1], mark.drawn + 1);
@@ -118,9 +120,10 @@ BEGIN
     SELECT m.seq, m.stragglers INTO mark, stragglers FROM route_marks m WHERE m.route = pop_results.route
         ORDER BY m.route DESC, m.seq DESC, m.drawn DESC LIMIT 1;
     IF stragglers <> '{}' THEN
-        tids := ARRAY(SELECT c.ctid FROM results c WHERE c.route = pop_results.route AND c.seq = ANY (stragglers)
-            AND (c.expires_at IS NULL OR c.expires_at >= now()) AND (c.leased_until IS NULL OR c.leased_until <= now())
-            ORDER BY c.seq LIMIT pop_results.max FOR UPDATE SKIP LOCKED);
+        tids := ARRAY(SELECT c.ctid FROM unnest(stragglers) AS s (seq), LATERAL (
+            SELECT r.ctid FROM results r WHERE r.route = pop_results.route AND r.seq = s.seq
+                AND (r.expires_at IS NULL OR r.expires_at >= now()) AND (r.leased_until IS NULL OR r.leased_until <= now())
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS c LIMIT pop_results.max);
     END IF;
     RETURN QUERY WITH popped AS (
         DELETE FROM results r WHERE r.ctid = ANY (tids || ARRAY(
@@ -166,9 +169,10 @@ BEGIN
     SELECT m.seq, m.stragglers INTO mark, stragglers FROM route_marks m WHERE m.route = lease_results.route
         ORDER BY m.route DESC, m.seq DESC, m.drawn DESC LIMIT 1;
     IF stragglers <> '{}' THEN
-        tids := ARRAY(SELECT c.ctid FROM results c WHERE c.route = lease_results.route AND c.seq = ANY (stragglers)
-            AND (c.expires_at IS NULL OR c.expires_at >= now()) AND (c.leased_until IS NULL OR c.leased_until <= now())
-            ORDER BY c.seq LIMIT lease_results.max FOR UPDATE SKIP LOCKED);
+        tids := ARRAY(SELECT c.ctid FROM unnest(stragglers) AS s (seq), LATERAL (
+            SELECT r.ctid FROM results r WHERE r.route = lease_results.route AND r.seq = s.seq
+                AND (r.expires_at IS NULL OR r.expires_at >= now()) AND (r.leased_until IS NULL OR r.leased_until <= now())
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS c LIMIT lease_results.max);
     END IF;
     RETURN QUERY WITH leased AS (
         UPDATE results r SET lease = drawn, leased_until = clock_timestamp() + lease_time WHERE r.ctid = ANY (tids || ARRAY(

@@ -59,12 +59,23 @@ pub(crate) struct Comparison {
     /// Also count the statements that clients send, and show which took most (slower: needs `pg_stat_statements`).
     #[arg(long)]
     pub(crate) statements: bool,
+    /// A setting of the server for everybody, as `name=value`; repeatable.
+    #[arg(long = "set", value_parser = read_setting, value_name = "NAME=VALUE")]
+    settings: Vec<(String, String)>,
     /// A file for every turn's figures.
     #[arg(long)]
     csv: Option<PathBuf>,
     /// A file for a picture of the medians.
     #[arg(long)]
     svg: Option<PathBuf>,
+}
+
+/// A turn that lasts so long is to show how things go on.
+const LONG: Duration = Duration::from_secs(30);
+
+fn read_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// What is usual for a workload.
@@ -101,8 +112,14 @@ impl Comparison {
             .iter()
             .flat_map(|point| peers.iter().map(|(name, _)| Entry::new(&point.label, *name)))
             .collect();
-        let mut cluster = site::start(site::statements(self.statements)).await?;
+        let set = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let settings: Vec<(&str, &str)> =
+            set.chain(site::statements(self.statements).iter().copied()).collect();
+        let mut cluster = site::start(&settings).await?;
         let control = site::connect(&cluster.url("postgres")).await?;
+        if times.counted >= LONG {
+            site::age(&control).await?;
+        }
         for round in 1..=self.rounds {
             let turns = points.iter().flat_map(|point| peers.iter().map(move |(_, peer)| (point, peer)));
             for (entry, (point, peer)) in entries.iter_mut().zip(turns) {
@@ -124,7 +141,7 @@ impl Comparison {
 
     fn show(&self, title: &str, points: &[Point], entries: &[Entry], times: &Times) -> anyhow::Result<()> {
         println!(
-            "{title}: {} B payload{}, batch {}, {} workers, {} producers of {} rows; medians of {}, of {} s each after {} s",
+            "{title}: {} B payload{}, batch {}, {} workers, {} producers of {} rows; medians of {}, of {} s each after {} s{}",
             listed(points, |work| work.payload),
             if self.text { " of words" } else { "" },
             listed(points, |work| work.batch as usize),
@@ -133,7 +150,8 @@ impl Comparison {
             listed(points, |work| work.rows),
             self.rounds,
             times.counted.as_secs(),
-            times.warm_up.as_secs()
+            times.warm_up.as_secs(),
+            self.settings.iter().map(|(name, value)| format!(", {name}={value}")).collect::<String>()
         );
         print!("{}{}", report::table(entries), report::course(entries, times));
         if let Some(file) = &self.csv {

@@ -5,7 +5,12 @@ use leasehold_testkit::cluster::{Cluster, ClusterOptions, find_bin_dir};
 
 /// Starts it, with settings of its own beside those of every workload.
 pub(crate) async fn start(settings: &[(&str, &str)]) -> anyhow::Result<Cluster> {
-    let ours = [("max_wal_size", "4GB"), ("shared_buffers", "512MB"), ("max_connections", "300")];
+    let ours = [
+        ("max_wal_size", "4GB"),
+        ("min_wal_size", "4GB"),
+        ("shared_buffers", "512MB"),
+        ("max_connections", "300"),
+    ];
     let all = ours.iter().chain(settings);
     let options = ClusterOptions {
         data_dir: leasehold_testkit::database::temporary_directory(),
@@ -16,6 +21,17 @@ pub(crate) async fn start(settings: &[(&str, &str)]) -> anyhow::Result<Cluster> 
         remove_on_exit: true,
     };
     Ok(Cluster::start(options).await?)
+}
+
+/// Has the server write as much log as it keeps: files that are written again cost a fraction of new ones, and a server
+/// that has run for a while has no others.
+pub(crate) async fn age(client: &tokio_postgres::Client) -> anyhow::Result<()> {
+    for _ in 0..256 {
+        client
+            .batch_execute("SELECT pg_logical_emit_message(false, 'bench', 'x'); SELECT pg_switch_wal()")
+            .await?;
+    }
+    Ok(client.batch_execute("CHECKPOINT").await?)
 }
 
 /// The settings that count the time of statements, if that is wanted.

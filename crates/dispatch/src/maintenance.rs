@@ -14,9 +14,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long the lease holds after a pass, and how often those without it ask.
+/// How long the lease holds, after how much of that it is renewed, and how often those without it ask.
 const LEASE: Duration = Duration::from_secs(15);
-const ASK: Duration = Duration::from_secs(5);
+const RENEW: Duration = Duration::from_secs(5);
+const ASK: Duration = Duration::from_secs(10);
 /// Between two passes.
 const PASS: Duration = Duration::from_secs(2);
 /// Between two rounds of clean-up.
@@ -37,17 +38,21 @@ pub async fn maintain(store: Store, owner: String, submission_retention: Duratio
     tokio::spawn(vacuum::keep_vacuumed(store.clone(), is_leased, stop.clone()));
     let mut clean_up_due = Instant::now() + CLEAN_UP;
     let mut pause = PASS;
+    let mut renew_at = Instant::now();
     while stop.run_until_cancelled(sleep(pause)).await.is_some() {
-        pause = match store.claim_maintenance(&owner, LEASE).await {
-            Ok(true) => PASS,
-            Ok(false) => ASK,
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "the lease on maintenance cannot be asked for");
-                ASK
-            }
-        };
-        leased.send_replace(pause == PASS);
+        if Instant::now() >= renew_at {
+            renew_at = Instant::now() + RENEW;
+            pause = match store.claim_maintenance(&owner, LEASE).await {
+                Ok(true) => PASS,
+                Ok(false) => ASK,
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "the lease on maintenance cannot be asked for");
+                    ASK
+                }
+            };
+            leased.send_replace(pause == PASS);
+        }
         if pause == PASS {
             shrink("what has expired or come due", &stop, async |limit| {
                 Ok(most(&store.maintain(limit).await?))

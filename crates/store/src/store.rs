@@ -76,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) tls: MakeRustlsConnect,
     pub(crate) schema: String,
     sessions: Arc<AtomicU64>,
+    statements: AtomicU64,
     tracing: bool,
     pub(crate) clock: Clock,
 }
@@ -115,6 +116,7 @@ impl Store {
             tls,
             schema: options.schema.clone(),
             sessions,
+            statements: AtomicU64::new(0),
             tracing: options.tracing,
             clock: Clock::default(),
         };
@@ -140,6 +142,11 @@ impl Store {
     /// Connections made so far. While it stays the same, the server has not crashed under anybody who was connected.
     pub fn sessions(&self) -> u64 {
         self.shared.sessions.load(Ordering::Relaxed)
+    }
+
+    /// Statements sent so far, to see whether much is going on.
+    pub fn statements(&self) -> u64 {
+        self.shared.statements.load(Ordering::Relaxed)
     }
 
     /// The database's clock.
@@ -206,6 +213,7 @@ impl Store {
 
     async fn query_once(&self, statement: &'static Statement, params: Params<'_>) -> Result<Vec<Row>, Error> {
         let client = Working(Some(self.client(statement.name).await?), self.shared.tls.clone());
+        self.shared.statements.fetch_add(1, Ordering::Relaxed);
         let span = self.span("statement", statement.name);
         let work = async {
             let prepared = client.prepare_cached(statement.sql).await?;

@@ -22,7 +22,9 @@ pub(super) const FIRST: i32 = 500;
 /// Of one partition at most; the latest deadlines are forgotten then, and looked up when the others are gone.
 const KEPT: usize = 2000;
 /// Between two looks for what should be remembered and is not, a partition each: so long, and so many polls; or so long.
-const AUDIT: (Duration, u32, Duration) = (Duration::from_secs(1), 20, Duration::from_secs(10));
+const AUDIT: (Duration, u32, Duration) = (Duration::from_secs(1), 20, Duration::from_secs(30));
+/// And so many times what the last one took: while a held snapshot forbids cleaning, it walks over all that was dispatched.
+const AUDIT_SHARE: u32 = 300;
 /// Arrivals that stay unsettled for longer are not read again each time, for there may be many.
 const SETTLES: Duration = Duration::from_secs(1);
 /// Such arrivals are read again after this part of the time for which they are unsettled.
@@ -47,6 +49,7 @@ pub(super) struct Memory {
 struct Audited {
     partition: i16,
     at: Instant,
+    took: Duration,
     polls_since: u32,
 }
 
@@ -281,22 +284,30 @@ impl Memory {
 
     /// A partition that is to be audited now.
     pub(super) fn due_for_audit(&mut self, now: Instant) -> Option<i16> {
-        let last = self.audited.get_or_insert(Audited { partition: -1, at: now, polls_since: 0 });
+        let last = self.audited.get_or_insert(Audited {
+            partition: -1,
+            at: now,
+            took: Duration::ZERO,
+            polls_since: 0,
+        });
         last.polls_since = last.polls_since.saturating_add(1);
         let (busy, polls, idle) = AUDIT;
         let waited = now.duration_since(last.at);
-        if waited < busy || last.polls_since < polls && waited < idle {
+        if waited < busy.max(last.took * AUDIT_SHARE) || last.polls_since < polls && waited < idle {
             return None;
         }
         let known = |(_, shelf): &(&i16, &Shelf)| shelf.cursor().is_some();
         let later = self.shelves.range(last.partition + 1..).find(known);
         let partition = *later.or_else(|| self.shelves.iter().find(known))?.0;
-        self.audited = Some(Audited { partition, at: now, polls_since: 0 });
+        self.audited = Some(Audited { partition, at: now, took: Duration::ZERO, polls_since: 0 });
         Some(partition)
     }
 
     /// Takes note of the first ones of a partition, just looked up, which should have been known. Says how many were not.
-    pub(super) fn audit(&mut self, partition: i16, found: &[Arrival]) -> usize {
+    pub(super) fn audit(&mut self, partition: i16, found: &[Arrival], now: Instant) -> usize {
+        if let Some(last) = &mut self.audited {
+            last.took = now.duration_since(last.at);
+        }
         let Some(shelf) = self.shelves.get_mut(&partition) else { return 0 };
         let settled = shelf.cursor().filter(|_| !shelf.doubted).map_or(0, |cursor| cursor.settled);
         let found = found.iter().filter(|request| request.arrival != 0);

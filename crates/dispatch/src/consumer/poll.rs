@@ -145,7 +145,7 @@ impl Consumer {
         memory.note(&reading, &arrivals, Instant::now());
         if let Some(partition) = memory.due_for_audit(Instant::now()) {
             let first = self.store.pending(self.queue, &[partition], FIRST).await?;
-            let missed = memory.audit(partition, &first);
+            let missed = memory.audit(partition, &first, Instant::now());
             metrics::counter!("leasehold_missed_arrivals_total").increment(missed as u64);
         }
         let most = limit as usize;

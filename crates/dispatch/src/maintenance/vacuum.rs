@@ -4,18 +4,24 @@
 //! Whoever holds the lease on maintenance does it, each table by itself. Where a held snapshot forbids that anything be
 //! removed, it is tried less and less often.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
-use futures_util::future::join_all;
-use leasehold_store::{DeadRows, Error, Store};
+use leasehold_store::{DeadRows, Store};
 use tokio::{
     sync::watch,
+    task::JoinSet,
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at the counts, after one that found something to do and after one that did not.
-const LOOK: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(2));
+/// Between two looks at the counts while there is much to do, and while there is not.
+const LOOK: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(4));
+/// So many statements of this process since the last look, and there may be: a table that once has outgrown the shared buffers stays
+/// that large, so the first run must not come late.
+const BUSY: u64 = 16;
 /// A table is vacuumed when so many rows are dead, and one for each `LIVE_PER_DEAD` live ones: the indexes are read whole.
 const DEAD: i64 = 20_000;
 const LIVE_PER_DEAD: i64 = 20;
@@ -26,50 +32,63 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// Vacuums while `leased`, until told to stop.
 pub(super) async fn keep_vacuumed(store: Store, leased: watch::Receiver<bool>, stop: CancellationToken) {
     let mut tables = Tables::default();
-    let mut pause = LOOK.1;
-    while stop.run_until_cancelled(sleep(pause)).await.is_some() {
-        if !*leased.borrow() {
+    // Dropped, they are cancelled.
+    let mut runs = JoinSet::new();
+    let (mut looked, mut seen) = (Instant::now(), store.statements());
+    while stop.run_until_cancelled(sleep(LOOK.0)).await.is_some() {
+        let may_wait = runs.is_empty() && store.statements() - seen < BUSY;
+        if !*leased.borrow() || may_wait && looked.elapsed() < LOOK.1 {
             continue;
         }
-        pause = match stop.run_until_cancelled(vacuum_due(&store, &mut tables)).await {
-            Some(Ok(true)) => LOOK.0,
-            Some(Ok(false)) | None => LOOK.1,
+        // Before the counts, so that those tell what came of them.
+        let ended: Vec<Run> = std::iter::from_fn(|| runs.try_join_next()).flatten().collect();
+        let counts = match stop.run_until_cancelled(store.dead_rows()).await {
+            Some(Ok(counts)) => counts,
             Some(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "could not vacuum");
-                LOOK.1
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "could not see what is to be vacuumed"
+                );
+                Vec::new()
             }
+            None => return,
         };
+        (looked, seen) = (Instant::now(), store.statements());
+        for run in &ended {
+            let after = counts.iter().find(|after| run.went_well && after.table == run.before.table);
+            tables.ran(&run.before, after, looked);
+        }
+        for table in counts {
+            if tables.is_due(&table, looked) {
+                tables.under_way.insert(table.table.clone());
+                runs.spawn(vacuum(store.clone(), table));
+            }
+        }
     }
 }
 
-/// All that is due at once; says whether anything was.
-async fn vacuum_due(store: &Store, tables: &mut Tables) -> Result<bool, Error> {
-    let mut due = store.dead_rows().await?;
-    due.retain(|table| tables.is_due(table, Instant::now()));
-    if due.is_empty() {
-        return Ok(false);
+/// A run that has ended.
+struct Run {
+    before: DeadRows,
+    went_well: bool,
+}
+
+async fn vacuum(store: Store, before: DeadRows) -> Run {
+    metrics::counter!("leasehold_vacuums_total", "table" => before.table.clone()).increment(1);
+    let started = Instant::now();
+    let ran = store.vacuum(&before.table).await;
+    tracing::debug!(table = before.table, dead = before.dead, took = ?started.elapsed(), "vacuumed");
+    if let Err(error) = &ran {
+        tracing::warn!(table = before.table, error = error as &dyn std::error::Error, "could not vacuum");
     }
-    let runs = due.iter().map(async |table| {
-        metrics::counter!("leasehold_vacuums_total", "table" => table.table.clone()).increment(1);
-        let started = Instant::now();
-        let ran = store.vacuum(&table.table).await;
-        tracing::debug!(table = table.table, dead = table.dead, took = ?started.elapsed(), "vacuumed");
-        ran
-    });
-    let ran = join_all(runs).await;
-    let after = store.dead_rows().await?;
-    for (table, ran) in due.iter().zip(&ran) {
-        let after = after.iter().find(|after| ran.is_ok() && after.table == table.table);
-        tables.ran(table, after, Instant::now());
-    }
-    ran.into_iter().collect::<Result<Vec<()>, Error>>()?;
-    Ok(true)
+    Run { before, went_well: ran.is_ok() }
 }
 
 /// When each table's turn comes.
 #[derive(Debug, Default)]
 struct Tables {
     rests: HashMap<String, Rest>,
+    under_way: HashSet<String>,
     has_told: bool,
 }
 
@@ -82,7 +101,7 @@ struct Rest {
 impl Tables {
     /// Whether the table wants a run. That this role may not is told once.
     fn is_due(&mut self, table: &DeadRows, now: Instant) -> bool {
-        if table.dead < DEAD + table.live / LIVE_PER_DEAD {
+        if table.dead < DEAD + table.live / LIVE_PER_DEAD || self.under_way.contains(&table.table) {
             return false;
         }
         if !table.may_vacuum && !std::mem::replace(&mut self.has_told, true) {
@@ -94,8 +113,9 @@ impl Tables {
         table.may_vacuum && self.rests.get(&table.table).is_none_or(|rest| rest.until <= now)
     }
 
-    /// A run is of use when it removed half of what was dead when it began. One that failed removed nothing.
+    /// A run has ended. It was of use when it removed half of what was dead when it began. One that failed removed nothing.
     fn ran(&mut self, before: &DeadRows, after: Option<&DeadRows>, now: Instant) {
+        self.under_way.remove(&before.table);
         let removed = after.map_or(0, |after| before.dead + (after.died - before.died) - after.dead);
         let last = self.rests.get(&before.table).map_or(PAUSE.0, |rest| rest.pause);
         let pause = if removed >= before.dead / 2 { PAUSE.0 } else { (last * 4).min(PAUSE.1) };
@@ -121,6 +141,8 @@ mod tests {
         assert!(tables.is_due(&table(70_000, 1_000_000, true), now));
         assert!(!tables.is_due(&table(70_000, 0, false), now));
         assert!(tables.has_told);
+        tables.under_way.insert("results".into());
+        assert!(!tables.is_due(&table(70_000, 0, true), now), "one run at a time");
     }
 
     #[test]

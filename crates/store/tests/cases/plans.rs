@@ -80,6 +80,14 @@ fn nodes(plan: &Value) -> Vec<String> {
     found
 }
 
+/// What each scan of `index` looks for.
+fn conditions(plan: &Value, index: &str) -> Vec<String> {
+    let own =
+        (plan["Index Name"] == index).then(|| plan["Index Cond"].as_str().unwrap_or_default().to_owned());
+    let below = plan["Plans"].as_array().into_iter().flatten();
+    own.into_iter().chain(below.flat_map(|child| conditions(child, index))).collect()
+}
+
 /// The nodes of each plan of a statement, which must be `runs` and alike; none may be what is slow on such tables.
 pub(crate) async fn only_plan(marker: &str, runs: usize) -> Vec<String> {
     let found = plans(marker).await;
@@ -319,12 +327,17 @@ async fn leased_results_and_marks_are_found_by_their_key() {
     for (marker, scan, runs) in [
         ("WITH gone AS", "Index Scan results_pkey", 2),
         ("WITH given AS", "Index Scan results_pkey", 2),
+        ("kept := ARRAY(SELECT s.seq", "Index Only Scan results_pkey", 3),
         ("live := ARRAY(SELECT r.seq", "Index Only Scan results_pkey", 3),
         ("DELETE FROM route_marks m WHERE m.ctid", "Index Scan route_marks_best", 3),
         ("r.seq >= coalesce(mark.seq, 0)", "results_pkey", 2),
     ] {
         let found = plans(marker).await;
         assert!(found.len() >= runs, "{marker}");
+        // Never the whole route, past all that is dead.
+        for condition in found.iter().flat_map(|plan| conditions(plan, "results_pkey")) {
+            assert!(condition.contains("seq"), "{marker} scans for {condition}");
+        }
         for plan in found.iter().map(nodes) {
             assert!(plan.iter().any(|node| node.ends_with(scan)), "{marker} lacks {scan}: {plan:?}");
             for slow in ["Bitmap", "Hash", "Merge Join", "Seq Scan"] {
