@@ -20,6 +20,11 @@ CREATE TABLE route_marks (
 
 CREATE INDEX route_marks_best ON route_marks (route, seq, drawn);
 
+-- To give the end of a busy table back to the disk, autovacuum waits up to five seconds for a lock that nobody leaves free. Meanwhile
+-- nobody else may vacuum, and the table doubles.
+ALTER TABLE requests SET (vacuum_truncate = false, toast.vacuum_truncate = false);
+ALTER TABLE results SET (vacuum_truncate = false, toast.vacuum_truncate = false);
+
 -- Moves a route's mark as far as is certain, or makes its first. Called by pops now and then; waits for nobody.
 --
 -- A transaction may commit a result whose number is smaller than others that are popped already. Who inserts results holds a
