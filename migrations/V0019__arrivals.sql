@@ -77,8 +77,8 @@ BEGIN
     found := ARRAY(SELECT a.ctid FROM unnest(partitions, arrivals) AS h (partition_id, arrival), LATERAL (
         SELECT r.ctid FROM requests r
         WHERE r.ready AND r.tenant = '' AND (r.epoch = 0 OR r.locked_until <= lapsed) AND r.queue_id = $1
-            AND r.partition_id = h.partition_id AND r.arrival = h.arrival
-        LIMIT 1) AS a
+            AND r.partition_id = h.partition_id AND r.arrival BETWEEN h.arrival AND h.arrival
+        ORDER BY r.arrival LIMIT 1) AS a -- in an order that its own index alone has: others lead over the whole partition
         WHERE EXISTS (SELECT FROM dispatchers d WHERE d.queue_id = $1 AND d.owner = $2 AND d.generation = $3));
     RETURN QUERY
     UPDATE requests r
