@@ -17,11 +17,11 @@ use tokio_util::sync::CancellationToken;
 /// How long the lease holds, after how much of that it is renewed, and how often those without it ask.
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(5);
-const ASK: Duration = Duration::from_secs(10);
+const ASK: Duration = Duration::from_secs(15);
 /// Between two passes.
 const PASS: Duration = Duration::from_secs(2);
 /// Between two rounds of clean-up.
-const CLEAN_UP: Duration = Duration::from_secs(10);
+const CLEAN_UP: Duration = Duration::from_secs(20);
 /// A quota holder that lapsed so long ago is deleted.
 const HOLDER_GRACE: Duration = Duration::from_secs(60);
 /// Rows touched by one statement at most; fewer when that is too much for the statement's time.
