@@ -14,7 +14,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long the lease holds, after how much of that it is renewed, and how often those without it ask.
+/// How long the lease holds; after how much of that it is renewed, or asked for again after an error; and how often those
+/// without it ask.
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(5);
 const ASK: Duration = Duration::from_secs(15);
@@ -48,7 +49,7 @@ pub async fn maintain(store: Store, owner: String, submission_retention: Duratio
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "the lease on maintenance cannot be asked for");
-                    ASK
+                    RENEW
                 }
             };
             leased.send_replace(pause == PASS);
