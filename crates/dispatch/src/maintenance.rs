@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 /// How long the lease holds; after how much of that it is renewed, or asked for again after an error; and how often those
 /// without it ask.
 const LEASE: Duration = Duration::from_secs(15);
-const RENEW: Duration = Duration::from_secs(5);
+const RENEW: Duration = Duration::from_secs(7);
 const ASK: Duration = Duration::from_secs(15);
 /// Between two passes.
 const PASS: Duration = Duration::from_secs(2);

@@ -22,7 +22,7 @@ pub(super) const FIRST: i32 = 500;
 /// Of one partition at most; the latest deadlines are forgotten then, and looked up when the others are gone.
 const KEPT: usize = 2000;
 /// Between two looks for what should be remembered and is not, a partition each: so long, and so many polls; or so long.
-const AUDIT: (Duration, u32, Duration) = (Duration::from_secs(1), 20, Duration::from_secs(30));
+const AUDIT: (Duration, u32, Duration) = (Duration::from_secs(1), 20, Duration::from_secs(60));
 /// And so many times what the last one took: while a held snapshot forbids cleaning, it walks over all that was dispatched.
 const AUDIT_SHARE: u32 = 300;
 /// Arrivals that stay unsettled for longer are not read again each time, for there may be many.

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Between two looks at the counts while there is much to do, and while there is not.
-const LOOK: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(4));
+const LOOK: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(5));
 /// So many statements of this process since the last look, and there may be: a table that once has outgrown the shared buffers stays
 /// that large, so the first run must not come late.
 const BUSY: u64 = 16;
