@@ -14,7 +14,6 @@ use leasehold_store::{
 use leasehold_testkit::{proxy::FaultProxy, wait::until};
 use tokio_postgres::{
     Client,
-    error::SqlState,
     types::{FromSqlOwned, ToSql},
 };
 
@@ -155,10 +154,7 @@ impl Bench {
             "UPDATE partitions SET lease_expires_at = {past} WHERE owner = '{owner}';
              UPDATE dispatchers SET expires_at = {past} WHERE owner = '{owner}'"
         );
-        // Owners write the same rows in an order of their own.
-        while let Err(error) = self.sql.batch_execute(&sql).await {
-            assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}");
-        }
+        ground::run(&self.sql, &sql).await;
     }
 
     /// Parked requests become pending.

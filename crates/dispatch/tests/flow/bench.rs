@@ -133,9 +133,12 @@ impl Bench {
 
     /// Another owner takes everything, without anybody's knowledge, for so long.
     pub(crate) async fn steal(&self, time: Duration) {
-        let sql = "UPDATE partitions SET owner = 'thief', epoch = epoch + 1,
-            lease_expires_at = clock_timestamp() + $1 * interval '1 second'";
-        self.sql.execute(sql, &[&time.as_secs_f64()]).await.unwrap();
+        let sql = format!(
+            "UPDATE partitions SET owner = 'thief', epoch = epoch + 1,
+                lease_expires_at = clock_timestamp() + {} * interval '1 second'",
+            time.as_secs_f64()
+        );
+        ground::run(&self.sql, &sql).await;
     }
 
     /// Everybody's leases and memberships lapse now; beats bring back those that nobody takes before.
@@ -144,7 +147,7 @@ impl Bench {
         let sql = format!(
             "UPDATE partitions SET lease_expires_at = {past}; UPDATE dispatchers SET expires_at = {past}"
         );
-        self.sql.batch_execute(&sql).await.unwrap();
+        ground::run(&self.sql, &sql).await;
     }
 
     /// Invariants 1 and 5: waits until no request is left, and returns the result of each by id. There is exactly

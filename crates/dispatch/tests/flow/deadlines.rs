@@ -34,10 +34,11 @@ async fn a_deadline_that_passes_in_the_pool_ends_it_without_a_call() {
     let _dispatcher = bench.start(config, &desk).await;
     bench.enqueue(1).await;
     desk.until_under_way(1).await;
-    let deadline = bench.after(Duration::from_secs(2)).await;
+    let deadline = bench.after(Duration::from_secs(4)).await;
     let late = bench.enqueue_one(NewRequest { deadline: Some(deadline), ..request() }).await;
     bench.until_stamped(2).await;
-    until("the deadline has passed", PATIENCE, async || bench.store.now().await.unwrap() > deadline).await;
+    bench.until_results(1).await;
+    assert!(bench.store.now().await.unwrap() > deadline);
     desk.answer();
     let results = bench.finish().await;
     assert_eq!(code(&results[&late.id]), "DEADLINE_EXCEEDED");
@@ -50,7 +51,7 @@ async fn a_handler_that_ignores_the_deadline_is_given_up() {
     let bench = Bench::new().await;
     let desk = Desk::closed();
     let _dispatcher = bench.start(config(), &desk).await;
-    let deadline = bench.after(Duration::from_secs(2)).await;
+    let deadline = bench.after(Duration::from_secs(4)).await;
     bench.enqueue_one(NewRequest { deadline: Some(deadline), ..request() }).await;
     let result = bench.finish_one().await;
     assert_eq!((code(&result), result.status), ("DEADLINE_EXCEEDED", None));
@@ -65,7 +66,7 @@ async fn a_deadline_that_passes_during_the_call_aborts_it() {
     let backend = stand_in().await;
     backend.script(vec![Answer::Hang]);
     let _dispatcher = bench.serve(config_for(&backend)).await;
-    let deadline = bench.after(Duration::from_secs(2)).await;
+    let deadline = bench.after(Duration::from_secs(4)).await;
     bench.enqueue_one(NewRequest { deadline: Some(deadline), ..request() }).await;
     let result = bench.finish_one().await;
     assert_eq!((code(&result), result.status), ("DEADLINE_EXCEEDED", None));
@@ -96,7 +97,7 @@ async fn retries_end_at_the_deadline() {
     let desk = Desk::closed_with(|_| overloaded(Some(Duration::from_secs(3600))));
     desk.answer();
     let _dispatcher = bench.start(config(), &desk).await;
-    let deadline = bench.after(Duration::from_secs(3)).await;
+    let deadline = bench.after(Duration::from_secs(6)).await;
     bench.enqueue_one(NewRequest { deadline: Some(deadline), ..request() }).await;
     let result = bench.finish_one().await;
     assert!(matches!(code(&result), "DEADLINE_EXCEEDED" | "MAX_DELIVERIES_EXCEEDED"), "{result:?}");

@@ -149,7 +149,7 @@ async fn an_outcome_that_cannot_be_written_three_times_is_redelivered() {
     let bench = Bench::new().await;
     let (store, proxy) = bench.behind_proxy().await;
     let desk = Desk::open();
-    let _dispatcher = bench.start_on(&store, short_leases(), &desk).await;
+    let _dispatcher = bench.start_on(&store, config(), &desk).await;
     let faults: Vec<_> = (0..3).map(|_| proxy.fail_before_matching("leasehold_store::Store::ack")).collect();
     bench.enqueue(1).await;
     let result = bench.finish_one().await;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_dispatch::backend::{ErrorCode, Failure, Outcome};
+use leasehold_dispatch::{
+    backend::{ErrorCode, Failure, Outcome},
+    config::DispatcherConfig,
+};
 use leasehold_store::{MessageState, NewMessage, NewRequest, Receive, Redrive, Reply};
 use leasehold_testkit::wait::until;
 use serde_json::json;
@@ -193,7 +196,9 @@ async fn a_receiver_takes_over_from_a_dispatcher_without_a_lease() {
     bench.store.create_queue(QUEUE, &json!({})).await.unwrap();
     let desk = Desk::closed();
     bench.enqueue_one(NewRequest { id: Some("x".into()), ..request() }).await;
-    let dispatcher = bench.start(config(), &desk).await;
+    // Its next beat, which would bring the lease back, is far.
+    let config = DispatcherConfig { lease_ttl: Duration::from_secs(60), ..config() };
+    let dispatcher = bench.start(config, &desk).await;
     desk.until_under_way(1).await;
     assert!(bench.store.receive(QUEUE, &Receive::default()).await.unwrap().is_empty(), "it is being called");
     bench.lapse().await;

@@ -101,7 +101,7 @@ async fn members_that_share_a_steady_stream_stay_awake_until_it_ends() {
     let watch = async {
         // Of the last looks, a bit each. Somebody may just be looking whether it can sleep.
         let mut quiet = 0_u128;
-        until("hardly ever somebody asks to be rung", PATIENCE, async || {
+        until("hardly ever somebody asks to be rung", 4 * PATIENCE, async || {
             let nobody = "SELECT count(*) = $1 AND NOT bool_or(asleep) FROM dispatchers";
             let nobody: bool = bench.value(nobody, &[&i64::try_from(MEMBERS).unwrap()]).await;
             quiet = quiet << 1 | u128::from(nobody);

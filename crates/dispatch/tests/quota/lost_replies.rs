@@ -67,17 +67,16 @@ async fn a_failed_release_retires_the_holder_and_its_slots_are_freed_in_the_end(
 #[tokio::test]
 async fn a_retired_holder_is_renewed_while_its_grants_are_out_and_then_deleted() {
     let site = Site::new().await;
-    let ttl = Duration::from_millis(600);
-    let (client, proxy) = site.behind_proxy(ttl).await;
+    let (client, proxy) = site.behind_proxy(Duration::from_secs(3)).await;
     let limit = Limit::new("k", 1);
     let grant = acquire(&client, &limit).await.unwrap();
     let fault = proxy.fail_before_matching("Store::acquire_quota_slots");
     client.acquire(&limit).await.unwrap_err();
     assert!(fault.happened());
     let renewals = proxy.statements_matching("Store::renew_quota_holder");
-    until("three leases have passed", PATIENCE, async || {
+    until("a lease has passed", PATIENCE, async || {
         assert_eq!(site.held("k").await, 1, "renewed all the while");
-        proxy.statements_matching("Store::renew_quota_holder") >= renewals + 9
+        proxy.statements_matching("Store::renew_quota_holder") >= renewals + 4
     })
     .await;
     assert!(acquire(&client, &limit).await.is_none());
@@ -101,7 +100,7 @@ async fn a_registration_whose_answer_is_lost_costs_one_error_and_holds_nothing()
 #[tokio::test]
 async fn a_lost_renewal_is_repeated() {
     let site = Site::new().await;
-    let (client, proxy) = site.behind_proxy(Duration::from_millis(600)).await;
+    let (client, proxy) = site.behind_proxy(Duration::from_secs(3)).await;
     let grant = acquire(&client, &Limit::new("k", 1)).await.unwrap();
     let faults = [(); 2].map(|()| proxy.lose_reply_matching("Store::renew_quota_holder"));
     until("both are lost", PATIENCE, async || faults.iter().all(leasehold_testkit::proxy::Fault::happened))
@@ -124,26 +123,35 @@ async fn a_grant_that_comes_after_its_lease_is_asked_for_anew() {
     let (client, proxy) = site.behind_proxy(ttl).await;
     let limit = Limit::new("k", 1);
     drop(acquire(&client, &limit).await.unwrap());
-    site.until_held("k", 0).await;
-    let reply = proxy.hold_reply_matching("Store::acquire_quota_slots");
-    let renewal = proxy.hold_request_matching("Store::renew_quota_holder");
-    let asking = client.acquire(&limit);
-    tokio::pin!(asking);
-    tokio::select! {
-        _ = &mut asking => panic!("the reply is held"),
-        () = async { reply.reached().await; renewal.reached().await; } => {}
+    // Statements are given up after a second; the lease ends little before, so it may take a few tries to come in between.
+    for _ in 0..10 {
+        site.until_held("k", 0).await;
+        let reply = proxy.hold_reply_matching("Store::acquire_quota_slots");
+        let renewal = proxy.hold_request_matching("Store::renew_quota_holder");
+        let asking = client.acquire(&limit);
+        tokio::pin!(asking);
+        let lapsed = async {
+            reply.reached().await;
+            renewal.reached().await;
+            until("the lease has ended", PATIENCE, async || site.held("k").await == 0).await;
+        };
+        tokio::select! {
+            early = &mut asking => {
+                assert!(matches!(early, Err(QuotaError::Store { .. })), "the reply is held: {early:?}");
+                continue;
+            }
+            () = lapsed => reply.release(),
+        }
+        match asking.await {
+            Ok(asked) => {
+                assert!(asked.grant.is_some());
+                assert_eq!(site.held("k").await, 1, "under a holder that lives");
+                return;
+            }
+            Err(error) => assert!(matches!(error, QuotaError::Store { .. }), "{error:?}"),
+        }
     }
-    // Statements are given up after a second; the lease ends before.
-    let lapsed = async || site.held("k").await == 0;
-    tokio::select! {
-        _ = &mut asking => panic!("the reply is held"),
-        () = until("the lease has ended", PATIENCE, lapsed) => {}
-    }
-    reply.release();
-    let grant = asking.await.unwrap().grant;
-    assert!(grant.is_some());
-    assert_eq!(site.held("k").await, 1, "under a holder that lives");
-    renewal.release();
+    panic!("statements were given up before the lease ended, ten times");
 }
 
 /// What an admission came to is written once, or not at all: a repeat could give back twice.

@@ -57,7 +57,8 @@ async fn a_lock_that_cannot_be_renewed_cancels_the_handler_when_it_lapses() {
     bench.proxy.thaw();
     bench.proxy.cut();
     let again = crew.next().await;
-    assert_eq!((again.message.seq, again.message.delivery_count), (first.message.seq, 2));
+    assert_eq!(again.message.seq, first.message.seq);
+    assert_eq!(again.message.delivery_count, first.message.delivery_count + 1);
     again.done();
     bench.until_empty().await;
     crew.stop().await;
@@ -68,10 +69,10 @@ async fn a_lock_that_is_not_to_be_renewed_lapses() {
     let bench = Bench::with_short_locks().await;
     bench.send(1).await;
     let mut crew = bench.run(WorkerOptions { renew: false, ..WorkerOptions::default() });
-    let _first = crew.next().await;
+    let first = crew.next().await;
     until("the handler is cancelled", PATIENCE, async || crew.dropped() == 1).await;
     let again = crew.next().await;
-    assert_eq!(again.message.delivery_count, 2);
+    assert_eq!(again.message.delivery_count, first.message.delivery_count + 1);
     again.done();
     bench.until_empty().await;
     crew.stop().await;
@@ -80,7 +81,7 @@ async fn a_lock_that_is_not_to_be_renewed_lapses() {
 
 #[tokio::test]
 async fn a_renewal_whose_reply_is_lost_is_repeated_in_time() {
-    let bench = Bench::new(serde_json::json!({"lock_time": "3 seconds"})).await;
+    let bench = Bench::new(serde_json::json!({"lock_time": "6 seconds"})).await;
     bench.send(1).await;
     let mut crew = bench.run(WorkerOptions::default());
     let arrival = crew.next().await;
