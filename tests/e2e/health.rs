@@ -51,8 +51,15 @@ async fn metrics_have_the_names_that_operators_look_for() {
     installation.enqueue("q", &ids).await;
     installation.finish(&ids).await;
 
-    let (status, text) = serve.get("/metrics").await;
-    assert_eq!(status, 200);
+    // A result is there before the process that recorded it has counted it.
+    let mut text = String::new();
+    until("the outcomes are counted", PATIENCE, async || {
+        let (status, found) = serve.get("/metrics").await;
+        assert_eq!(status, 200);
+        text = found;
+        text.contains("leasehold_outcomes_total{queue=\"q\",code=\"OK\"} 5")
+    })
+    .await;
     let (typed, names) = parse_metrics(&text);
     for name in [
         "leasehold_dispatches_total",

@@ -173,11 +173,11 @@ async fn peek_goes_on_from_where_it_is_told_and_shows_one_state() {
 /// Written, then completed: what nobody read comes again. Until the process dies, its locks are kept.
 #[tokio::test]
 async fn receive_that_is_killed_before_its_output_is_read_loses_nothing() {
-    let installation = with_queue(&["--lock-time", "1s"]).await;
+    let installation = with_queue(&["--lock-time", "5s"]).await;
     send_more_than_a_pipe_holds(&installation).await;
     let mut receive = unread(&installation, &["receive", "q"]);
     until("all are locked", PATIENCE, async || stats(&installation).await["locked"] == 3).await;
-    let renewed = "SELECT count(*) FROM requests WHERE locked_until > dispatched_at + interval '3 seconds'";
+    let renewed = "SELECT count(*) FROM requests WHERE locked_until > dispatched_at + interval '7 seconds'";
     until("the locks outlast their time", PATIENCE, async || {
         installation.value::<i64>(renewed, &[]).await == 3
     })
@@ -229,7 +229,7 @@ async fn receive_follows_a_queue_until_it_is_interrupted() {
 #[tokio::test]
 async fn receive_follows_on_past_statements_that_were_out_of_time() {
     let installation = with_queue(&[]).await;
-    let url = format!("{}?options=-c%20statement_timeout%3D500ms", installation.url());
+    let url = format!("{}?options=-c%20statement_timeout%3D3s", installation.url());
     let mut follow = Running::start(leasehold(&["receive", "q", "--follow"]).env("DATABASE_URL", &url));
     installation.run(&["send", "q", "before"]).await.good();
     until("it has completed one", PATIENCE, async || stats(&installation).await["total"] == 0).await;
@@ -256,7 +256,7 @@ async fn receive_follows_on_past_statements_that_were_out_of_time() {
 /// A first signal waits for the reader, whose messages are then completed; a second one does not.
 #[tokio::test]
 async fn a_second_signal_ends_a_receive_whose_reader_is_stuck() {
-    let installation = with_queue(&["--lock-time", "1s"]).await;
+    let installation = with_queue(&["--lock-time", "5s"]).await;
     send_more_than_a_pipe_holds(&installation).await;
     let mut receive = unread(&installation, &["receive", "q", "--follow"]);
     until("all are locked", PATIENCE, async || stats(&installation).await["locked"] == 3).await;

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use crate::server::{Event, Server, Step, answer, json, unfinished_events};
 use crate::{backend, call, config, failure, retry, success};
 
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT: Duration = Duration::from_millis(500);
 
 /// A backend that gives up after [`SHORT`].
 fn hasty(server: &Server) -> HttpBackend {
@@ -25,7 +25,7 @@ fn with_time_left(time_left: Duration) -> Call {
 async fn the_request_timeout_is_retried_and_hangs_up() {
     let mut server = Server::answering(vec![vec![Step::AwaitHangUp]]).await;
     let (failure, _, shed) = retry(call(&hasty(&server), with_time_left(Duration::from_hours(1))).await);
-    assert_eq!(failure.message, "the backend did not answer within 100ms");
+    assert_eq!(failure.message, "the backend did not answer within 500ms");
     assert!(!shed);
     server.request().await;
     assert!(matches!(server.event().await, Event::HungUp));

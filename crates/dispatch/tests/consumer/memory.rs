@@ -44,6 +44,13 @@ async fn settle(bench: &Bench, peer: &Peer) {
         bench.enqueue(1).await;
         let polled = recall(peer, 1).await;
         peer.ack(&completions(&polled)).await.unwrap();
+        // Transactions of other tests count too: ids are the whole server's.
+        let now = bench.value::<i64>("SELECT pg_current_xact_id()::text::bigint", &[]).await;
+        until("everything older has ended", PATIENCE, async || {
+            let xmin = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
+            bench.value::<i64>(xmin, &[]).await > now
+        })
+        .await;
     }
 }
 

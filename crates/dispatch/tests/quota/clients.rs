@@ -137,9 +137,9 @@ async fn after_a_lapse_the_next_is_granted_under_a_new_holder_and_an_old_release
 #[tokio::test]
 async fn a_grant_outlives_the_lease_it_began_with() {
     let site = Site::new().await;
-    let client = site.client(Duration::from_secs(3));
+    let client = site.client(Duration::from_secs(6));
     let grant = acquire(&client, &Limit::new("k", 1)).await.unwrap();
-    let end = Instant::now() + Duration::from_secs(4);
+    let end = Instant::now() + Duration::from_secs(7);
     while Instant::now() < end {
         assert_eq!(site.held("k").await, 1);
         sleep(Duration::from_millis(20)).await;

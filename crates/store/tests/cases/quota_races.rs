@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Long enough to begin something on a busy machine, and still to be waited for.
-const SHORT_TTL: Duration = Duration::from_secs(2);
+const SHORT_TTL: Duration = Duration::from_secs(6);
 
 fn spawn_take(site: &Site, holder: &'static str, max: i64, n: i32) -> JoinHandle<i32> {
     let store = site.store.clone();

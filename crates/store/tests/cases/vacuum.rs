@@ -32,8 +32,12 @@ async fn dead_rows_are_removed() {
     let site = Site::open().await;
     dead_results(&site, 1000).await;
     assert!(of_results(&site.store).await.may_vacuum);
-    site.store.vacuum("results").await.unwrap();
-    wait_until("no dead row is left", async || of_results(&site.store).await.dead == 0).await;
+    // Somebody else's snapshot may keep them for a while.
+    wait_until("no dead row is left", async || {
+        site.store.vacuum("results").await.unwrap();
+        of_results(&site.store).await.dead == 0
+    })
+    .await;
     // The index is clean, too: nothing is read that is gone.
     let read = "SELECT pg_stat_get_xact_tuples_returned('results_pkey'::regclass)";
     let open = site.begin().await;
@@ -77,8 +81,11 @@ async fn role_may_vacuum_as_the_owner_or_with_maintain() {
     ))
     .await;
     assert!(of_results(&store).await.may_vacuum);
-    store.vacuum("results").await.unwrap();
-    wait_until("the owner's member has cleaned", async || of_results(&store).await.dead == 0).await;
+    wait_until("the owner's member has cleaned", async || {
+        store.vacuum("results").await.unwrap();
+        of_results(&store).await.dead == 0
+    })
+    .await;
 
     if site.value::<i32>("SELECT current_setting('server_version_num')::int", &[]).await >= 170_000 {
         site.execute(&format!("GRANT MAINTAIN ON TABLE requests TO {role}")).await;

@@ -105,12 +105,12 @@ async fn twenty_thousand_blocked_messages_are_not_read() {
     let free = site.receive(1).await;
     let took = started.elapsed();
     assert_eq!(bodies(&free), ["free"]);
-    assert!(took < Duration::from_millis(500), "{took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
     // Nor does an empty look read them, nor the settlement of the head.
     let started = Instant::now();
     assert_eq!(site.receive(256).await, []);
     site.complete(&free[0]).await;
-    assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

@@ -1,5 +1,10 @@
 //! Groups while transactions are open: a sender blocks no completion, and neither misses the other.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use leasehold_store::Reply;
 use tokio::task::JoinSet;
 
@@ -152,13 +157,14 @@ async fn racing_senders_and_receivers_keep_every_group_in_order() {
         });
     }
     let kept = SENDERS * (EACH - (EACH + 6) / 7);
+    let sent = Arc::new(AtomicBool::new(false));
     let mut receivers = JoinSet::new();
     for _ in 0..3 {
-        let store = site.store.clone();
+        let (store, sent) = (site.store.clone(), Arc::clone(&sent));
         receivers.spawn(async move {
             let mut order = Vec::new();
             let mut idle = 0;
-            while idle < 200 {
+            while idle < 200 || !sent.load(Ordering::SeqCst) {
                 let receive = leasehold_store::Receive { max: 5, ..Default::default() };
                 let received = store.receive("q", &receive).await.unwrap();
                 idle = if received.is_empty() { idle + 1 } else { 0 };
@@ -172,6 +178,7 @@ async fn racing_senders_and_receivers_keep_every_group_in_order() {
         });
     }
     senders.join_all().await;
+    sent.store(true, Ordering::SeqCst);
     let all: Vec<_> = receivers.join_all().await.into_iter().flatten().collect();
     assert_eq!(i64::try_from(all.len()).unwrap(), kept);
     assert_eq!(site.store.queue_stats("q").await.unwrap().total, 0);
