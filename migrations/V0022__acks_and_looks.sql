@@ -17,13 +17,16 @@ DECLARE
     on_routes text[];
     in_queues int[];
     in_groups text[];
+    fenced tid[]; -- NULL: not looked up, and the statement that deletes looks itself whose they are
 BEGIN
     IF array_remove(codes, NULL) <> '{}' THEN
-        PERFORM FROM requests r, unnest($2, $3, $4) AS i (id, token, attempt)
+        -- Whose they are is looked up once for all that follows: a partition may be taken between two statements, and what is
+        -- dead by the first must go by the second. They are locked, so nobody else gets at them meanwhile.
+        fenced := ARRAY(SELECT r.ctid FROM requests r, unnest($2, $3, $4) AS i (id, token, attempt)
             WHERE r.id = ANY ($2) AND r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0
                 AND r.epoch = (SELECT p.epoch FROM partitions p
                     WHERE p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $1)
-            FOR UPDATE OF r;
+            FOR UPDATE OF r);
         INSERT INTO dead_letters (seq, queue_id, dead_at, enqueued_at, visible_at, expires_at, deliveries, answered, id, token,
             group_id, group_given, route, correlation_id, subject, content_type, reason, description, ttl, headers, metadata,
             payload)
@@ -32,9 +35,7 @@ BEGIN
             r.content_type, CASE i.code WHEN 'MAX_DELIVERIES_EXCEEDED' THEN 'MaxDeliveryCountExceeded'
                 WHEN 'DEADLINE_EXCEEDED' THEN 'TTLExpired' ELSE i.code END, i.message, r.ttl, r.headers, r.metadata, r.payload
         FROM requests r, unnest($2, $3, $4, $6, $7) AS i (id, token, attempt, code, message)
-        WHERE r.id = ANY ($2) AND r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0
-            AND r.epoch = (SELECT p.epoch FROM partitions p
-                WHERE p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $1)
+        WHERE r.ctid = ANY (fenced) AND r.id = i.id AND r.token = i.token AND r.attempt = i.attempt
             AND i.code <> 'CANCELLED' AND (SELECT q.dead_letters AND (i.code <> 'DEADLINE_EXCEEDED' OR q.dead_letter_on_expiry)
                 FROM queues q WHERE q.queue_id = r.queue_id);
     END IF;
@@ -43,8 +44,8 @@ BEGIN
         USING unnest($2, $3, $4, $5, $6, $7, $8, $9, $10) WITH ORDINALITY
             AS i (id, token, attempt, status, code, message, content_type, body, is_text, n)
         WHERE r.id = ANY ($2) AND r.id = i.id AND r.token = i.token AND r.attempt = i.attempt AND r.epoch <> 0
-            AND r.epoch = (SELECT p.epoch FROM partitions p
-                WHERE p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $1)
+            AND (r.ctid = ANY (fenced) OR fenced IS NULL AND r.epoch = (SELECT p.epoch FROM partitions p
+                WHERE p.queue_id = r.queue_id AND p.partition_id = r.partition_id AND p.owner = $1))
         RETURNING r.enqueued_at, r.dispatched_at, r.queue_id, r.deliveries, r.group_id, coalesce(r.route, 'default') AS route, i.*
     ), recorded AS (
         INSERT INTO results (enqueued_at, dispatched_at, finished_at, expires_at, attempt, queue_id, deliveries, status,

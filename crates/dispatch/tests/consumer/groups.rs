@@ -180,14 +180,18 @@ async fn let_lapse(bench: Arc<Bench>, mut rng: StdRng) {
 /// Each of the messages ended in one way: completed, a result, or a dead letter (and where a dispatcher made it one, an
 /// error result as well).
 async fn assert_one_end_each(bench: &Bench, sent: &Groups) {
-    let ends = "SELECT seq FROM receipts WHERE verb LIKE 'complete%' UNION ALL SELECT seq FROM dead_letters
-        UNION ALL SELECT h.seq FROM results r JOIN (
+    let ends = "SELECT seq, verb || ' ' || settled_at FROM receipts WHERE verb LIKE 'complete%'
+        UNION ALL SELECT seq, 'dead letter ' || dead_at FROM dead_letters
+        UNION ALL SELECT h.seq, 'result ' || r.finished_at FROM results r JOIN (
             SELECT DISTINCT seq, id FROM witness.ids) AS h USING (id) WHERE r.code IS NULL ORDER BY 1";
     let rows = bench.sql.query(ends, &[]).await.unwrap();
-    let found: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    let found: Vec<(i64, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     let mut expected: Vec<i64> = sent.values().flatten().copied().collect();
     expected.sort_unstable();
-    assert_eq!(found, expected);
+    let seqs: Vec<i64> = found.iter().map(|(seq, _)| *seq).collect();
+    let twice: Vec<_> =
+        found.iter().filter(|(seq, _)| seqs.iter().filter(|other| *other == seq).count() > 1).collect();
+    assert_eq!(seqs, expected, "twice: {twice:?}");
 }
 
 /// Of three producers, each sends so many messages at least.

@@ -36,7 +36,7 @@ const RELEASED: &[u64] = &[
     9_865_426_217_596_541_731,
     9_944_923_214_613_226_367,
     8_851_631_119_876_479_317,
-    3_397_287_304_889_385_811,
+    14_268_013_802_752_598_451,
 ];
 
 /// Everything in a schema, by kind and name, with the row versions of its catalogue entries: any DDL shows.

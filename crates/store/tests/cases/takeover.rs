@@ -1,6 +1,6 @@
 //! A poll that began before a takeover and commits after the new owner's first reset.
 
-use leasehold_store::{Place, Reset};
+use leasehold_store::{Completion, Place, Reset};
 
 use crate::{
     races::dispatch_in,
@@ -167,4 +167,28 @@ async fn stale_and_current_stamps_are_found_anywhere_in_a_long_backlog() {
     assert!(reset.xmin <= reset.xmax);
     assert_eq!(site.store.reset_stale(queue, "b", None).await.unwrap().found, 0);
     assert_eq!(resets_until_final(&site, queue, "b", reset).await, 0);
+}
+
+/// Invariant 1: the partition is taken between the statements of an ack that makes a dead letter. What is dead is gone, and
+/// the new owner does not find it again.
+#[tokio::test]
+async fn what_an_ack_made_a_dead_letter_is_gone_though_its_partition_is_taken_meanwhile() {
+    let (site, queue, stamp) = Site::one_in_flight().await;
+    site.store.configure_queue("q", &serde_json::json!({ "dead_letters": true })).await.unwrap();
+    // The last statement of the ack waits: it writes results.
+    let open = site.begin().await;
+    open.execute("LOCK TABLE results IN SHARE MODE").await;
+    let ack = tokio::spawn({
+        let store = site.store.clone();
+        let failed = Completion { status: None, code: Some("BACKEND_ERROR".into()), ..completion(&stamp) };
+        async move { store.ack("a", &[failed]).await.unwrap() }
+    });
+    site.until_blocked_by(&open).await;
+    site.lapse(queue).await;
+    assert_eq!(site.join(queue, "b", 64).await.len(), 64);
+    open.commit().await;
+    assert_eq!(ack.await.unwrap(), [true]);
+    assert_eq!(site.count("dead_letters").await, 1);
+    assert_eq!(site.rows_of(&stamp.id).await, (0, 1));
+    assert_eq!(site.store.reset_stale(queue, "b", None).await.unwrap().reset, 0);
 }
