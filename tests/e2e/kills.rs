@@ -48,10 +48,11 @@ fn configuration(backend: &StandIn) -> String {
     )
 }
 
-/// The shortest time in which more came than the rate allows. A call counts when it is admitted, and those that have a slot
-/// by then may reach the backend late: that many more.
+/// More calls than may come within a second: one counts when it is admitted, and as many as have a slot by then may reach
+/// the backend later.
 const BURST: usize = RATE + CONCURRENCY + 1;
 
+/// The shortest time in which such a burst came.
 fn shortest_burst(calls: &[RecordedCall]) -> Duration {
     let mut times: Vec<Instant> = calls.iter().map(|call| call.started).collect();
     times.sort();

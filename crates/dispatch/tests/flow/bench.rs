@@ -123,6 +123,18 @@ impl Bench {
         .await;
     }
 
+    /// Waits until the pool holds everything of so many: a feeder polls again only after it has handed over what it found.
+    pub(crate) async fn until_all_held(&self, proxy: &FaultProxy, count: i64) {
+        self.until_stamped(count).await;
+        // Tenants are polled by a statement of their own, and where a poll took long those that follow step over locked rows.
+        let statements = ["Store::arrivals", "Store::dispatch_tenants", "Store::dispatch_past_locked"];
+        let polls = || statements.map(|statement| proxy.statements_matching(statement)).iter().sum::<u64>();
+        let queues: i64 = self.value("SELECT count(*) FROM queues", &[]).await;
+        // Each feeder has polled once more when all together have polled so often that none can be left out.
+        let enough = polls() + 20 * u64::try_from(queues).unwrap();
+        until("feeders have polled again", PATIENCE, async || polls() >= enough).await;
+    }
+
     /// Waits until so many results are recorded.
     pub(crate) async fn until_results(&self, count: i64) {
         until("so many results are recorded", PATIENCE, async || {

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use leasehold_dispatch::config::{DispatcherConfig, MergePolicy};
 use leasehold_store::NewRequest;
-use leasehold_testkit::{proxy::FaultProxy, wait::until};
 use serde_json::{Map, json};
 
 use crate::{
-    bench::{Bench, PATIENCE, config, queue, request},
+    bench::{Bench, config, queue, request},
     desk::Desk,
 };
 
@@ -19,21 +18,6 @@ fn one_worker(merge: MergePolicy) -> DispatcherConfig {
     config.pools[0].prefetch = 500;
     config.pools[0].merge = merge;
     config
-}
-
-/// Waits until the pool holds everything that was enqueued: a feeder polls again only after it has handed over
-/// what it found.
-async fn until_all_held(bench: &Bench, proxy: &FaultProxy, count: i64) {
-    bench.until_stamped(count).await;
-    // Where a poll took long, those that follow step over locked rows.
-    let polls = || {
-        proxy.statements_matching("Store::arrivals")
-            + proxy.statements_matching("Store::dispatch_past_locked")
-    };
-    let queues: i64 = bench.value("SELECT count(*) FROM queues", &[]).await;
-    // Each feeder has polled once more when all together have polled so often that none can be left out.
-    let enough = polls() + 20 * u64::try_from(queues).unwrap();
-    until("feeders have polled again", PATIENCE, async || polls() >= enough).await;
 }
 
 /// Case 69.
@@ -81,7 +65,7 @@ async fn tier_priority_serves_lanes_strictly() {
         let requests: Vec<_> =
             (0..3).map(|i| NewRequest { metadata: metadata.clone(), id: id(i), ..request() }).collect();
         bench.enqueue_requests(&requests).await;
-        until_all_held(&bench, &proxy, 1 + 3 * i64::try_from(lanes.len() - n).unwrap()).await;
+        bench.until_all_held(&proxy, 1 + 3 * i64::try_from(lanes.len() - n).unwrap()).await;
     }
     desk.answer();
     bench.finish().await;
@@ -104,9 +88,9 @@ async fn two_queues_share_a_pool_fairly() {
         ..NewRequest::new(queue, "payload")
     };
     bench.enqueue_requests(&(0..200).map(|n| of("long", n)).collect::<Vec<_>>()).await;
-    until_all_held(&bench, &proxy, 200).await;
+    bench.until_all_held(&proxy, 200).await;
     bench.enqueue_requests(&(0..20).map(|n| of("short", n)).collect::<Vec<_>>()).await;
-    until_all_held(&bench, &proxy, 220).await;
+    bench.until_all_held(&proxy, 220).await;
     desk.answer();
     bench.finish().await;
     let last = desk.called().iter().rposition(|id| id.starts_with("short")).unwrap();

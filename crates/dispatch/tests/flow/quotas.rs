@@ -97,24 +97,20 @@ async fn classifying_lets_overflow_pass_behind_what_is_reserved() {
     }
     let mut config = at_queue(gate);
     config.pools[0].concurrency = 1;
-    config.pools[0].prefetch = 8;
+    config.pools[0].prefetch = 500;
     config.pools[0].merge = MergePolicy::TierPriority;
-    let _dispatcher = bench.start(config, &desk).await;
+    let (store, proxy) = bench.behind_proxy().await;
+    let _dispatcher = bench.start_on(&store, config, &desk).await;
     bench.enqueue_requests(&of("first", 1)).await;
     desk.until_under_way(1).await;
     bench.enqueue_requests(&of("greedy", 5)).await;
     bench.until_stamped(6).await;
     bench.enqueue_requests(&of("modest", 2)).await;
-    bench.until_stamped(8).await;
-    until("both have what is reserved", PATIENCE, async || {
-        let (greedy, modest) =
-            (used(&bench, "quota:userid:greedy").await, used(&bench, "quota:userid:modest").await);
-        (greedy.map(|key| key.used), modest.map(|key| key.used)) == (Some(2), Some(2))
-    })
-    .await;
-    // What has its slots is in the pool a moment later.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(used(&bench, "quota:userid:greedy").await.unwrap().used, 2, "overflow holds no slot");
+    bench.until_all_held(&proxy, 8).await;
+    for tenant in ["greedy", "modest"] {
+        let used = used(&bench, &format!("quota:userid:{tenant}")).await.unwrap().used;
+        assert_eq!(used, 2, "overflow holds no slot");
+    }
     desk.answer();
     bench.finish().await;
     let order: Vec<String> = desk.calls().iter().map(|call| call.metadata["userid"].clone()).collect();

@@ -1,6 +1,7 @@
 //! A poll that began before a takeover and commits after the new owner's first reset.
 
-use leasehold_store::{Completion, Place, Reset};
+use leasehold_store::{Completion, Place, Reset, Stamp};
+use tokio::task::JoinHandle;
 
 use crate::{
     races::dispatch_in,
@@ -169,6 +170,13 @@ async fn stale_and_current_stamps_are_found_anywhere_in_a_long_backlog() {
     assert_eq!(resets_until_final(&site, queue, "b", reset).await, 0);
 }
 
+/// Acks what is in flight as failed, for the owner "a".
+fn ack_as_failed(site: &Site, stamp: &Stamp) -> JoinHandle<Vec<bool>> {
+    let store = site.store.clone();
+    let failed = Completion { status: None, code: Some("BACKEND_ERROR".into()), ..completion(stamp) };
+    tokio::spawn(async move { store.ack("a", &[failed]).await.unwrap() })
+}
+
 /// Invariant 1: the partition is taken between the statements of an ack that makes a dead letter. What is dead is gone, and
 /// the new owner does not find it again.
 #[tokio::test]
@@ -178,11 +186,7 @@ async fn what_an_ack_made_a_dead_letter_is_gone_though_its_partition_is_taken_me
     // The last statement of the ack waits: it writes results.
     let open = site.begin().await;
     open.execute("LOCK TABLE results IN SHARE MODE").await;
-    let ack = tokio::spawn({
-        let store = site.store.clone();
-        let failed = Completion { status: None, code: Some("BACKEND_ERROR".into()), ..completion(&stamp) };
-        async move { store.ack("a", &[failed]).await.unwrap() }
-    });
+    let ack = ack_as_failed(&site, &stamp);
     site.until_blocked_by(&open).await;
     site.lapse(queue).await;
     assert_eq!(site.join(queue, "b", 64).await.len(), 64);
@@ -191,4 +195,19 @@ async fn what_an_ack_made_a_dead_letter_is_gone_though_its_partition_is_taken_me
     assert_eq!(site.count("dead_letters").await, 1);
     assert_eq!(site.rows_of(&stamp.id).await, (0, 1));
     assert_eq!(site.store.reset_stale(queue, "b", None).await.unwrap().reset, 0);
+}
+
+/// Invariant 1: a cancellation that commits while the ack waits for the row moves it. It is found where it is then.
+#[tokio::test]
+async fn what_an_ack_made_a_dead_letter_is_gone_though_it_was_cancelled_meanwhile() {
+    let (site, _, stamp) = Site::one_in_flight().await;
+    site.store.configure_queue("q", &serde_json::json!({ "dead_letters": true })).await.unwrap();
+    let open = site.begin().await;
+    open.execute(&format!("SELECT cancel(ARRAY['{}'])", stamp.id)).await;
+    let ack = ack_as_failed(&site, &stamp);
+    site.until_blocked_by(&open).await;
+    open.commit().await;
+    assert_eq!(ack.await.unwrap(), [true]);
+    assert_eq!(site.count("dead_letters").await, 1);
+    assert_eq!(site.rows_of(&stamp.id).await, (0, 1));
 }
