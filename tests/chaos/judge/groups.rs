@@ -1,4 +1,6 @@
 //! Invariant 6: of a group, nobody begins with a request before the accepted call of the one before it has ended.
+//!
+//! A call that comes after its own request's outcome is nobody's turn: whether it could be made is judged with the calls.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +23,12 @@ pub(super) fn violations(evidence: &Evidence) -> Vec<String> {
         let mut begun = (f64::NEG_INFINITY, "");
         for (_, id) in requests {
             let Some(calls) = calls.get(id) else { continue };
+            let outcome = evidence.results.get(*id).map(|results| &results[0]);
+            let ended = outcome.map_or(f64::INFINITY, |outcome| outcome.at);
             let first = calls[0].start;
+            if first > ended {
+                continue;
+            }
             if first < done.0 {
                 found.push(format!("{id} was begun at {first:.3}, {} was done at {:.3}", done.1, done.0));
             }
@@ -29,9 +36,10 @@ pub(super) fn violations(evidence: &Evidence) -> Vec<String> {
                 found.push(format!("{id} was begun at {first:.3}, {} at {:.3}", begun.1, begun.0));
             }
             begun = (first, id);
-            let accepted = evidence.results.get(*id).map(|results| results[0].attempt);
+            let accepted = outcome.map(|outcome| outcome.attempt);
             let call = calls.iter().find(|call| Some(call.attempt) == accepted && call.is_answered);
-            if let Some(call) = call.filter(|call| call.end > done.0) {
+            // One that was cancelled while it ran may still be answered, and nobody waits for that.
+            if let Some(call) = call.filter(|call| done.0 < call.end && call.end <= ended) {
                 done = (call.end, id);
             }
         }

@@ -142,6 +142,23 @@ fn a_request_of_a_group_that_begins_too_early_is_found() {
     finds(&evidence, "request 1 was begun");
 }
 
+/// Invariant 6. A process that was stopped before it sent a call sends it when it wakes, and its request was cancelled in
+/// the meantime.
+#[test]
+fn a_call_after_its_requests_outcome_takes_no_turn_in_its_group() {
+    let mut evidence = orderly("orders", 3);
+    let zombie = &mut evidence.calls[0];
+    (zombie.start, zombie.end) = (5.0, 5.5);
+    evidence.cancelled.insert("request 0".into());
+    first(&mut evidence).code = Some("CANCELLED".into());
+    finds(&evidence, "request 0 was called after its outcome");
+    evidence.strikes.push(Strike { fault: Fault::Stop, target: Target::Server(0), from: 0.0, to: 5.0 });
+    assert_eq!(violations(&evidence), [""; 0]);
+    // Before the outcome it would be one.
+    first(&mut evidence).at = 5.2;
+    finds(&evidence, "request 1 was begun");
+}
+
 /// Invariant 4.
 #[test]
 fn a_tenants_call_beyond_its_slots_is_found_unless_a_lease_lapsed() {
