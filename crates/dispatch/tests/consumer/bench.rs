@@ -28,9 +28,9 @@ pub(crate) fn options() -> ConsumerOptions {
     ConsumerOptions { lease_ttl: Duration::from_secs(120), drain_timeout: Duration::from_secs(120) }
 }
 
-/// As [`options`], with statements given up after two seconds.
+/// As [`options`], with statements given up after four seconds.
 pub(crate) fn impatient() -> ConsumerOptions {
-    ConsumerOptions { lease_ttl: Duration::from_secs(6), ..options() }
+    ConsumerOptions { lease_ttl: Duration::from_secs(12), ..options() }
 }
 
 /// As [`options`], without patience for what is in flight on a draining partition.
