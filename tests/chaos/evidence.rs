@@ -30,6 +30,8 @@ pub(crate) struct Evidence {
     pub(crate) accepted: BTreeMap<String, i64>,
     /// Requests that are still there, and how they are.
     pub(crate) left: BTreeMap<String, String>,
+    /// By id, how many dead letters there are.
+    pub(crate) dead: BTreeMap<String, i64>,
     pub(crate) cancelled: BTreeSet<String>,
     pub(crate) results: BTreeMap<String, Vec<Finished>>,
     /// Messages that receivers have handled.
@@ -100,6 +102,12 @@ pub(crate) async fn accepted(sql: &Client) -> BTreeMap<String, i64> {
 pub(crate) async fn left(sql: &Client) -> BTreeMap<String, String> {
     let left = "SELECT id, (to_jsonb(r) - 'payload')::text FROM leasehold.requests r";
     let rows = sql.query(left, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+pub(crate) async fn dead(sql: &Client) -> BTreeMap<String, i64> {
+    let dead = "SELECT id, count(*) FROM leasehold.dead_letters GROUP BY id";
+    let rows = sql.query(dead, &[]).await.unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 

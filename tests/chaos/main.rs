@@ -252,6 +252,7 @@ async fn whatever_strikes_each_request_has_one_outcome_and_nothing_is_left_behin
         submissions: ledger.entries(),
         accepted: evidence::accepted(&sql).await,
         left: evidence::left(&sql).await,
+        dead: evidence::dead(&sql).await,
         cancelled: ledger.cancelled(),
         results: results::collect(&sql, taken, clock).await,
         handled,
@@ -305,7 +306,6 @@ async fn assert_nothing_is_left(sql: &Client, servers: &[Server]) {
         ),
         ("groups to look at", "leasehold.group_checks"),
         ("waits", "leasehold.waits WHERE awaited_until > clock_timestamp() + interval '1 minute'"),
-        ("dead letters", "leasehold.dead_letters"),
         ("advisory locks", "pg_locks WHERE locktype = 'advisory'"),
         (
             "leases on maintenance",

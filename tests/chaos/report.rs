@@ -48,7 +48,7 @@ pub(crate) fn table(evidence: &Evidence, totals: &Totals) -> String {
         table,
         "seed {}, {:.0} s: {committed} requests committed, {} not; {} transactions repeated; {} calls, {} of them \
          repeats, {} of these after the outcome; {} messages handled; {killed} kills, {} processes, {} of them could not start; {} results, {succeeded} \
-         successes; lost {}, doubled {}",
+         successes, {} dead letters; lost {}, doubled {}",
         totals.seed,
         totals.seconds,
         evidence.submissions.len() - committed,
@@ -60,6 +60,7 @@ pub(crate) fn table(evidence: &Evidence, totals: &Totals) -> String {
         evidence.lives.len(),
         totals.ended,
         results.count(),
+        evidence.dead.values().sum::<i64>(),
         lost.len(),
         doubled.len()
     );

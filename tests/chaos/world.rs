@@ -27,6 +27,8 @@ pub(crate) const POLLED: &str = "r2";
 
 pub(crate) const QUEUES: [&str; 5] = ["plain", "tenants", "orders", "streams", "hasty"];
 pub(crate) const MAIL: &str = "mail";
+/// Those that keep what fails as dead letters, too.
+pub(crate) const KEEPING: [&str; 3] = ["plain", "orders", "hasty"];
 
 /// Notes when a lease on slots is registered, renewed, lapses and ends.
 const WITNESS: &str = "
@@ -89,7 +91,7 @@ pub(crate) async fn make() -> Cluster {
 }
 
 fn settings_of(queue: &str) -> Value {
-    let mut settings = json!({ "max_deliveries": MAX_DELIVERIES });
+    let mut settings = json!({ "max_deliveries": MAX_DELIVERIES, "dead_letters": KEEPING.contains(&queue) });
     if queue == "orders" {
         settings["ordering"] = "group_fifo".into();
     }

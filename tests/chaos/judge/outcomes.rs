@@ -1,5 +1,5 @@
 //! Invariants 1 and 5: exactly one outcome for what was committed, none for anything else, and each in keeping with what
-//! the backend said.
+//! the backend said; and one dead letter of what failed, where they are kept.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::{
     evidence::Evidence,
     producers::{Known, Submission},
     results::Finished,
-    world::{MAIL, MAX_DELIVERIES},
+    world::{KEEPING, MAIL, MAX_DELIVERIES},
 };
 
 /// Committed, and no outcome.
@@ -53,7 +53,27 @@ pub(super) fn violations(evidence: &Evidence) -> Vec<String> {
             }
         }
     }
+    found.extend(dead(evidence));
     found
+}
+
+/// What is dead, and should not be, or the other way round.
+fn dead(evidence: &Evidence) -> Vec<String> {
+    let ids: BTreeSet<&String> = evidence.results.keys().chain(evidence.dead.keys()).collect();
+    let due = |id| i64::from(evidence.results.get(id).is_some_and(|results| is_kept(&results[0])));
+    ids.into_iter()
+        .map(|id| (id, evidence.dead.get(id).copied().unwrap_or(0), due(id)))
+        .filter(|(_, found, due)| found != due)
+        .map(|(id, found, due)| {
+            format!("{id} has {found} dead letters, not {due}: {:?}", evidence.results.get(id))
+        })
+        .collect()
+}
+
+/// Whether this outcome leaves a dead letter.
+fn is_kept(result: &Finished) -> bool {
+    let is_failed = result.code.as_deref().is_some_and(|code| code != "CANCELLED");
+    is_failed && result.queue.as_deref().is_some_and(|queue| KEEPING.contains(&queue))
 }
 
 /// What is wrong with an outcome.

@@ -108,10 +108,30 @@ fn an_outcome_that_the_backend_never_gave_is_found() {
         (|result| result.code = Some("MAX_DELIVERIES_EXCEEDED".into()), "tries left"),
         (|result| result.code = Some("GATE_DROPPED".into()), "no reason"),
     ] {
-        let mut evidence = orderly("plain", 2);
+        let mut evidence = orderly("tenants", 2);
         change(first(&mut evidence));
         finds(&evidence, said);
     }
+}
+
+#[test]
+fn a_dead_letter_too_many_or_too_few_is_found() {
+    let mut evidence = orderly("plain", 2);
+    evidence.dead.insert("request 1".into(), 1);
+    finds(&evidence, "request 1 has 1 dead letters, not 0");
+
+    let mut evidence = orderly("plain", 2);
+    evidence.calls[0].given = Given::Refusal;
+    (first(&mut evidence).code, first(&mut evidence).status) = (Some("BACKEND_ERROR".into()), Some(400));
+    finds(&evidence, "request 0 has 0 dead letters, not 1");
+    evidence.dead.insert("request 0".into(), 1);
+    assert_eq!(violations(&evidence), [""; 0]);
+    evidence.dead.insert("request 0".into(), 2);
+    finds(&evidence, "request 0 has 2 dead letters, not 1");
+    // Where none are kept.
+    first(&mut evidence).queue = Some("streams".into());
+    evidence.submissions.get_mut("request 0").unwrap().0.queue = "streams";
+    finds(&evidence, "request 0 has 2 dead letters, not 0");
 }
 
 #[test]
