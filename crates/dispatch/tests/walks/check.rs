@@ -63,6 +63,7 @@ impl Walk<'_> {
         for (key, row) in &after.rows {
             require!(self.memory.known.contains(key), "{key:?} was never enqueued");
             require!(!after.outcomes.contains_key(key), "{key:?} has a result and a live row (invariant 1)");
+            require!(row.dead_letters == 0, "{key:?} has a dead letter and a live row (invariant 1)");
             require!(!row.locked, "{key:?} is locked by a receiver that does not exist");
             let one_state = match (row.ready, row.in_flight()) {
                 (true, true) => row.attempt != 0 && !row.due,
@@ -83,6 +84,15 @@ impl Walk<'_> {
             require!(outcomes <= 1, "{key:?} has {outcomes} results (invariant 1)");
             let live = after.rows.contains_key(key);
             require!(live || outcomes == 1, "{key:?} is neither a row nor a result (invariant 5)");
+            for outcome in after.outcomes.get(key).into_iter().flatten() {
+                let is_kept = outcome.code.as_deref().is_some_and(|code| code != "CANCELLED");
+                let right = outcome.dead_letters == i64::from(is_kept);
+                require!(
+                    right,
+                    "{key:?} has {} dead letters: {outcome:?} (invariant 5)",
+                    outcome.dead_letters
+                );
+            }
         }
         Ok(())
     }

@@ -34,6 +34,20 @@ pub(crate) const FAULTS: &[Fault] = &[
         seed: 21,
     },
     Fault {
+        name: "a dead letter by whoever asks",
+        marker: "FUNCTION ack",
+        part: "r.ctid = ANY (fenced) AND",
+        other: "",
+        seed: 4,
+    },
+    Fault {
+        name: "a dead letter of what was cancelled",
+        marker: "FUNCTION ack",
+        part: "i.code <> 'CANCELLED'",
+        other: "true",
+        seed: 32,
+    },
+    Fault {
         name: "a retry by whoever asks",
         marker: "Store::retry",
         part: "p.owner = $1",

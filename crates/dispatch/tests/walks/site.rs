@@ -92,11 +92,13 @@ impl Site {
         }
     }
 
-    /// An empty queue, and its name.
+    /// An empty queue that keeps what fails, and its name.
     pub(crate) async fn queue(&mut self) -> (i32, String) {
         self.walks += 1;
         let name = format!("q{}", self.walks);
         let queue = self.store.ensure_queue(&name).await.unwrap();
+        let keep = "SELECT configure_queue($1, '{\"dead_letters\": true}')";
+        self.sql.execute(keep, &[&name]).await.unwrap();
         self.store.ensure_partitions(queue).await.unwrap();
         (queue, name)
     }
@@ -104,7 +106,7 @@ impl Site {
     /// A walk is over.
     pub(crate) async fn sweep(&self) {
         if self.walks.is_multiple_of(50) {
-            let all = "TRUNCATE requests, results, partitions, dispatchers, submissions";
+            let all = "TRUNCATE requests, results, dead_letters, partitions, dispatchers, submissions";
             self.sql.batch_execute(all).await.unwrap();
         }
     }

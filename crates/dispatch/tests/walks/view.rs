@@ -22,6 +22,7 @@ pub(crate) struct Row {
     pub(crate) cancelled: bool,
     /// Which call parked it last.
     pub(crate) tag: Option<String>,
+    pub(crate) dead_letters: i64,
 }
 
 impl Row {
@@ -36,6 +37,8 @@ pub(crate) struct Outcome {
     pub(crate) deliveries: i32,
     /// Which call wrote it.
     pub(crate) tag: String,
+    pub(crate) code: Option<String>,
+    pub(crate) dead_letters: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,11 +75,15 @@ impl Looks {
         Self {
             rows: prepare(
                 "SELECT id, token, partition_id, epoch, attempt, deliveries, ready, due_at IS NOT NULL,
-                    locked_until IS NOT NULL, cancelled, metadata ->> 'tag' FROM requests WHERE queue_id = $1",
+                    locked_until IS NOT NULL, cancelled, metadata ->> 'tag', (SELECT count(*) FROM dead_letters d
+                        WHERE d.queue_id = r.queue_id AND d.id = r.id AND d.token = r.token)
+                FROM requests r WHERE queue_id = $1",
             )
             .await,
             outcomes: prepare(
-                "SELECT id, token, attempt, deliveries, convert_from(body, 'UTF8') FROM results WHERE queue_id = $1",
+                "SELECT id, token, attempt, deliveries, convert_from(body, 'UTF8'), code, (SELECT count(*) FROM dead_letters d
+                        WHERE d.queue_id = r.queue_id AND d.id = r.id AND d.token = r.token)
+                FROM results r WHERE queue_id = $1",
             )
             .await,
             shares: prepare(
@@ -111,11 +118,18 @@ impl Looks {
                 locked: row.get(8),
                 cancelled: row.get(9),
                 tag: row.get(10),
+                dead_letters: row.get(11),
             };
             view.rows.insert((row.get(0), row.get(1)), seen);
         }
         for row in outcomes {
-            let seen = Outcome { attempt: row.get(2), deliveries: row.get(3), tag: row.get(4) };
+            let seen = Outcome {
+                attempt: row.get(2),
+                deliveries: row.get(3),
+                tag: row.get(4),
+                code: row.get(5),
+                dead_letters: row.get(6),
+            };
             view.outcomes.entry((row.get(0), row.get(1))).or_default().push(seen);
         }
         for row in shares {
