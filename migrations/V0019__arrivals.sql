@@ -11,7 +11,8 @@ ALTER TABLE requests ALTER COLUMN arrival
 CREATE INDEX requests_arrival ON requests (queue_id, partition_id, arrival) WHERE ready AND tenant = '';
 
 -- What became pending after the given arrival in each partition, in that order, at most max_rows of each. Not `exclusive`:
--- others take from the queue, too, and an owner must not rely on its memory. With `mark`, every transaction that has drawn
+-- others take from the queue, too, or did, and what they have comes back when its lock lapses, without arriving; so an owner
+-- must not rely on its memory. Whatever is locked is ready and receivable. With `mark`, every transaction that has drawn
 -- an arrival up to `last` has an id below `xid`.
 CREATE FUNCTION arrivals(queue_id int, partitions smallint[], after bigint[], max_rows int, mark boolean,
     OUT partition_ids smallint[], OUT deadlines timestamptz[], OUT seqs bigint[], OUT arrivals bigint[],
@@ -33,7 +34,9 @@ BEGIN
             WHERE r.ready AND r.tenant = '' AND r.epoch = 0 AND r.queue_id = $1 AND r.partition_id = o.partition_id
                 AND r.arrival > o.after
             ORDER BY r.arrival LIMIT max_rows) AS a;
-    exclusive := (SELECT NOT q.receivers FROM queues q WHERE q.queue_id = $1);
+    exclusive := (SELECT NOT q.receivers FROM queues q WHERE q.queue_id = $1) AND (
+        SELECT r.seq FROM requests r WHERE r.receivable AND r.queue_id = $1 AND r.ready
+        ORDER BY r.queue_id, r.ready, r.seq LIMIT 1) IS NULL;
 END
 $$;
 

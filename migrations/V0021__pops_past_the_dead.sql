@@ -200,6 +200,8 @@ END
 $$;
 
 -- Removes leased results and returns the seqs removed: one that is missing had lapsed, or was acked before.
+--
+-- One look each, as for stragglers: for all together, a plan may walk the whole route.
 CREATE OR REPLACE FUNCTION ack_results(route text, lease uuid, seqs bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -208,10 +210,10 @@ SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 BEGIN
     RETURN QUERY WITH gone AS (
         DELETE FROM results r WHERE r.ctid = ANY (ARRAY(
-            SELECT c.ctid FROM results c
-            WHERE c.route = ack_results.route AND c.seq = ANY (seqs) AND c.lease = ack_results.lease
-                AND c.leased_until > clock_timestamp()
-            ORDER BY c.seq FOR UPDATE))
+            SELECT c.ctid FROM (SELECT DISTINCT s.seq FROM unnest(seqs) AS s (seq) ORDER BY s.seq) AS s, LATERAL (
+                SELECT r.ctid FROM results r WHERE r.route = ack_results.route AND r.seq = s.seq AND r.lease = ack_results.lease
+                    AND r.leased_until > clock_timestamp()
+                LIMIT 1 FOR UPDATE) AS c))
         RETURNING r.seq
     )
     SELECT g.seq FROM gone g ORDER BY g.seq;
@@ -227,10 +229,10 @@ SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 BEGIN
     RETURN QUERY WITH given AS (
         UPDATE results r SET lease = NULL, leased_until = NULL WHERE r.ctid = ANY (ARRAY(
-            SELECT c.ctid FROM results c
-            WHERE c.route = release_results.route AND c.seq = ANY (seqs) AND c.lease = release_results.lease
-                AND c.leased_until > clock_timestamp()
-            ORDER BY c.seq FOR UPDATE))
+            SELECT c.ctid FROM (SELECT DISTINCT s.seq FROM unnest(seqs) AS s (seq) ORDER BY s.seq) AS s, LATERAL (
+                SELECT r.ctid FROM results r WHERE r.route = release_results.route AND r.seq = s.seq
+                    AND r.lease = release_results.lease AND r.leased_until > clock_timestamp()
+                LIMIT 1 FOR UPDATE) AS c))
         RETURNING r.seq
     )
     SELECT g.seq FROM given g ORDER BY g.seq;

@@ -68,9 +68,10 @@ $$;
 
 -- What is in flight, among up to max_rows of each partition after the given place in the order of dispatch; and the last of
 -- those where there may be more. The rows that are pending are read for nothing, so a large backlog is read piece by piece.
+-- STABLE: it sees what the statement that calls it sees. By a later snapshot it would name rows where that one does not find them.
 CREATE FUNCTION flights(queue_id int, partitions smallint[], deadlines timestamptz[], seqs bigint[], max_rows int)
 RETURNS TABLE (partition_id smallint, tid tid, epoch bigint, deadline timestamptz, seq bigint, is_last boolean)
-LANGUAGE plpgsql SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
 SET enable_bitmapscan = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_sort = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column

@@ -26,7 +26,7 @@ use ledger::Ledger;
 use memory::Memory;
 pub use poll::{Polled, PolledTenants};
 pub use rebalance::Beat;
-use rebalance::Look;
+use rebalance::{Look, Search};
 
 /// How a consumer keeps its leases.
 #[derive(Clone, Debug)]
@@ -66,6 +66,8 @@ pub struct Consumer {
     ledger: Mutex<Ledger>,
     /// Under way.
     look: Mutex<Option<Look>>,
+    /// Under way.
+    search: Mutex<Option<Search>>,
     ensured: AtomicBool,
     stopping: AtomicBool,
     closed: AtomicBool,
@@ -88,6 +90,7 @@ impl Consumer {
             cycle: tokio::sync::Mutex::default(),
             ledger: Mutex::new(Ledger::new()),
             look: Mutex::default(),
+            search: Mutex::default(),
             ensured: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             closed: AtomicBool::new(false),

@@ -85,7 +85,7 @@ pub struct Stamped {
     pub epoch: i64,
 }
 
-/// What an owner has in flight, as one snapshot sees it.
+/// What an owner has in flight, as one snapshot sees it, or several: see [`Flight::add`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flight {
     /// Every row stamped with the current epoch of one of its partitions.
@@ -94,6 +94,14 @@ pub struct Flight {
     pub xmin: u64,
     /// No transaction from this on had its id when it looked.
     pub xmax: u64,
+}
+
+impl Flight {
+    /// Takes what a later statement of the same look found.
+    pub fn add(&mut self, later: Self) {
+        self.stamped.extend(later.stamped);
+        self.xmin = self.xmin.min(later.xmin);
+    }
 }
 
 /// What surrounds the payload.

@@ -198,7 +198,8 @@ impl Memory {
 
     /// What to do about a poll for up to `limit`; none while not everything is known.
     pub(super) fn next(&mut self, limit: usize) -> Option<Next> {
-        if self.shelves.values().any(|shelf| matches!(shelf.state, State::New | State::Marked(_))) {
+        let unknown = |shelf: &Shelf| matches!(shelf.state, State::New | State::Marked(_));
+        if self.shelves.is_empty() || self.shelves.values().any(unknown) {
             return None;
         }
         let wanting = self.shelves.iter().filter(|(_, shelf)| shelf.wants_first());

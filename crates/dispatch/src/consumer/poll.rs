@@ -111,12 +111,12 @@ impl Consumer {
         Ok(PolledTenants { requests, after })
     }
 
-    /// Whether there is anything to poll from. Makes the first look of a reconciliation; beats repeat it.
+    /// Whether there is anything to poll from. Begins the first look of a reconciliation; beats go on, and repeat it.
     async fn may_poll(&self) -> Result<bool, Error> {
         if self.is_closed() || self.ledger().active() == 0 {
             return Ok(false);
         }
-        if self.ledger().marked().is_some_and(|mark| mark.horizon.is_none()) {
+        if self.owes_search() {
             self.reconcile().await?;
         }
         Ok(true)

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_store::{Error, Lease, PARTITIONS, Place, Reset};
+use leasehold_store::{Error, Flight, Lease, PARTITIONS, Place, Reset};
 use tokio::time::Instant;
 
 use super::Consumer;
@@ -25,7 +25,8 @@ pub struct Beat {
     pub redelivered: i64,
 }
 
-/// A beat spends this part of its interval on a look for stale stamps that is not done at once.
+/// A beat spends this part of its interval on a look that is not done at once: for stale stamps, and for those of a poll whose
+/// reply was lost.
 const LOOKS: u32 = 8;
 
 /// A look for stale stamps that takes several beats.
@@ -47,6 +48,19 @@ impl Look {
     fn is_of(&self, lease: &Lease) -> bool {
         self.leases.iter().any(|looked| (looked.partition, looked.epoch) == (lease.partition, lease.epoch))
     }
+}
+
+/// A look for what a poll stamped whose reply was lost, that takes several beats.
+#[derive(Debug)]
+pub(super) struct Search {
+    /// Of the mark.
+    generation: i64,
+    /// Nothing that was sent before can stamp anything later than it looks.
+    fenced: bool,
+    /// Where to go on in each partition.
+    rest: Vec<(i16, Place)>,
+    /// How far it is certain; none: it has not begun.
+    total: Option<Flight>,
 }
 
 impl Consumer {
@@ -102,26 +116,57 @@ impl Consumer {
     }
 
     /// Finds what a poll stamped whose reply was lost, and hands it back with the same attempt. Repeated until
-    /// no such poll can be running any more.
+    /// no such poll can be running any more. Where the backlog is large, a part of a look: the next beat goes on then.
     pub(super) async fn reconcile(&self) -> Result<(), Error> {
         let Some(mark) = self.ledger().marked() else { return Ok(()) };
-        // Without a membership nothing keeps an old generation out: a heartbeat given up long ago may bring it
-        // back, and a poll behind it. Then this look is not the first of the last ones.
-        let fenced = mark.horizon.is_some()
-            || self.store.set_generation(self.queue, &self.owner, mark.generation).await?;
-        let flight = self.store.in_flight(self.queue, &self.owner).await?;
-        let unknown = self.ledger().unknown(&flight);
-        self.store.undispatch(&self.owner, &unknown, true).await?;
-        if fenced {
-            self.ledger().note_reconciled(mark, &flight);
+        let begun = std::mem::take(&mut *self.search()).filter(|search| search.generation == mark.generation);
+        let mut search = match begun {
+            Some(search) => search,
+            None => {
+                // Without a membership nothing keeps an old generation out: a heartbeat given up long ago may bring it
+                // back, and a poll behind it. Then this look is not the first of the last ones.
+                let fenced = mark.horizon.is_some()
+                    || self.store.set_generation(self.queue, &self.owner, mark.generation).await?;
+                Search { generation: mark.generation, fenced, rest: Place::beginnings(), total: None }
+            }
+        };
+        let until = Instant::now() + self.beat_interval() / LOOKS;
+        while !search.rest.is_empty() && (search.total.is_none() || Instant::now() < until) {
+            let (mut page, rest) = self.store.in_flight_after(self.queue, &self.owner, &search.rest).await?;
+            // At once: polls between two parts stamp what no part must take for unknown.
+            let unknown = self.ledger().unknown(&page);
+            self.store.undispatch(&self.owner, &unknown, true).await?;
+            if !unknown.is_empty() {
+                let requests = unknown.len();
+                tracing::info!(requests, "handed back what a poll had stamped whose reply was lost");
+            }
+            page.stamped.clear();
+            match &mut search.total {
+                Some(total) => total.add(page),
+                None => search.total = Some(page),
+            }
+            search.rest = rest;
         }
-        if !unknown.is_empty() {
-            tracing::info!(
-                requests = unknown.len(),
-                "handed back what a poll had stamped whose reply was lost"
-            );
+        match &search.total {
+            Some(total) if search.fenced && search.rest.is_empty() => {
+                self.ledger().note_reconciled(mark, total);
+            }
+            _ if search.fenced => *self.search() = Some(search),
+            _ => {}
         }
         Ok(())
+    }
+
+    /// Whether the look for what such a poll stamped has yet to begin.
+    pub(super) fn owes_search(&self) -> bool {
+        let mark = self.ledger().marked().filter(|mark| mark.horizon.is_none());
+        mark.is_some_and(|mark| {
+            self.search().as_ref().is_none_or(|search| search.generation != mark.generation)
+        })
+    }
+
+    fn search(&self) -> MutexGuard<'_, Option<Search>> {
+        self.search.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A look at everything that a former owner may have stamped, or a part of one where the backlog is large: the next beat

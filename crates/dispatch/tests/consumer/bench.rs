@@ -136,7 +136,7 @@ impl Bench {
         self.enqueued.lock().unwrap().extend(enqueued);
     }
 
-    async fn enqueue_requests(&self, requests: &[NewRequest]) -> Vec<Enqueued> {
+    pub(crate) async fn enqueue_requests(&self, requests: &[NewRequest]) -> Vec<Enqueued> {
         let enqueued = self.store.enqueue(requests).await.unwrap();
         self.enqueued.lock().unwrap().extend(enqueued.iter().cloned());
         enqueued

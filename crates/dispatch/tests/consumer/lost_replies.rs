@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use leasehold_dispatch::ConsumerOptions;
+use leasehold_store::NewRequest;
 use leasehold_testkit::wait::until;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::bench::{Bench, PATIENCE, Peer, all, completions, impatient, stamp};
+use crate::bench::{Bench, PATIENCE, Peer, all, completions, impatient, options, request_in, stamp};
 
 /// Rebalances until no more reconciliation is made.
 async fn until_reconciled(peer: &Peer) {
@@ -205,5 +208,46 @@ async fn a_poll_that_began_during_the_write_of_the_generation_is_reconciled_when
     .await;
     let polled = a.poll(10).await.unwrap();
     assert_eq!(stamp(&polled[0]).id, id);
+    bench.assert_invariants(&[&a]).await;
+}
+
+/// Invariant 2: a look through a long backlog for what a poll stamped whose reply was lost keeps no beat waiting, and no poll.
+#[tokio::test]
+async fn a_reconciliation_over_a_long_backlog_takes_several_beats() {
+    let bench = Bench::new().await;
+    for _ in 0..3 {
+        bench.enqueue_in(3).await;
+    }
+    let options = ConsumerOptions { lease_ttl: Duration::from_secs(24), ..options() };
+    let a = bench.peer_with("a", options).await;
+    a.rebalance().await.unwrap();
+    a.proxy.lose_reply_matching("Store::dispatch");
+    a.poll(10).await.unwrap_err();
+    // More than is looked at in one statement comes before them.
+    let deadline = Some(Timestamp::now() + Duration::from_secs(3600));
+    let soon = |salt: usize| NewRequest { deadline, ..request_in(3, 100 + salt) };
+    bench.enqueue_requests(&(0..600).map(soon).collect::<Vec<_>>()).await;
+
+    let looks = || a.proxy.statements_matching("Store::in_flight");
+    let look = a.proxy.hold_reply_matching("Store::in_flight");
+    let slow = async {
+        look.reached().await;
+        // An eighth of a beat, which is a third of the lease time.
+        sleep(Duration::from_millis(1100)).await;
+        drop(look);
+    };
+    let (beat, ()) = tokio::join!(a.rebalance(), slow);
+    assert_eq!((beat.unwrap().members, looks(), bench.stamped("a").await), (1, 1, 3));
+    assert_eq!(a.poll(1).await.unwrap().len(), 1);
+    assert_eq!((looks(), a.bookkeeping().reconciling), (1, true));
+    a.rebalance().await.unwrap();
+    assert_eq!((looks(), bench.stamped("a").await, a.in_flight()), (2, 1, 1));
+    until_reconciled(&a).await;
+    let mut polled = 1;
+    until("all are polled", PATIENCE, async || {
+        polled += a.poll(1000).await.unwrap().len();
+        polled == 603
+    })
+    .await;
     bench.assert_invariants(&[&a]).await;
 }

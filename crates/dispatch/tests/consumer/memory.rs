@@ -5,8 +5,13 @@ use std::time::Duration;
 use leasehold_dispatch::Polled;
 use leasehold_store::NewRequest;
 use leasehold_testkit::wait::until;
+use serde_json::json;
+use tokio::time::sleep;
 
-use crate::bench::{Bench, PATIENCE, Peer, completions, request_in, retry, stamp, stamps};
+use crate::{
+    bench::{Bench, PATIENCE, Peer, completions, request_in, retry, stamp, stamps},
+    ground,
+};
 
 /// A poll that looks for what is pending, instead of remembering it.
 const SCAN: &str = "FROM dispatch(";
@@ -192,15 +197,18 @@ async fn requests_from_before_there_were_arrivals_are_looked_for() {
 #[tokio::test]
 async fn a_queue_with_receivers_is_always_looked_at() {
     let (bench, a) = bench().await;
-    bench.store.configure_queue("q", &serde_json::json!({ "receivers": true })).await.unwrap();
+    bench.store.configure_queue("q", &json!({ "receivers": true })).await.unwrap();
     bench.enqueue(1).await;
     let scans = a.proxy.statements_matching(SCAN);
+    let mut polled = Vec::new();
     until("it is looked for", PATIENCE, async || {
-        a.poll(10).await.unwrap();
+        polled.extend(a.poll(10).await.unwrap());
         a.proxy.statements_matching(SCAN) > scans
     })
     .await;
-    bench.store.configure_queue("q", &serde_json::json!({ "receivers": false })).await.unwrap();
+    bench.store.configure_queue("q", &json!({ "receivers": false })).await.unwrap();
+    // Until everything that they could have had is done.
+    assert_eq!(a.ack(&completions(&polled)).await.unwrap(), [true]);
     until_remembered(&bench, &a).await;
     bench.assert_invariants(&[&a]).await;
 }
@@ -232,6 +240,38 @@ async fn what_no_arrival_told_of_is_found_by_the_audit() {
     bench.sql.execute("UPDATE requests SET ready = true WHERE NOT ready", &[]).await.unwrap();
     let found = async || a.poll(10).await.unwrap().len() == 1;
     until("it is found", Duration::from_secs(150), found).await;
+    bench.assert_invariants(&[&a]).await;
+}
+
+/// Invariant 5: a lock outlives the receivers of its queue, and lapses without a word.
+#[tokio::test]
+async fn what_a_receiver_has_locked_is_dispatched_though_its_queue_has_no_receivers_any_more() {
+    let (bench, a) = bench().await;
+    let set = async |receivers: bool| {
+        bench.store.configure_queue("q", &json!({ "receivers": receivers })).await.unwrap();
+    };
+    set(true).await;
+    bench.enqueue(1).await;
+    assert_eq!(bench.sql.query("SELECT seq FROM receive('q', 1)", &[]).await.unwrap().len(), 1);
+    set(false).await;
+    // What comes meanwhile is dispatched, again and again.
+    for _ in 0..3 {
+        bench.enqueue(1).await;
+        let mut polled = Vec::new();
+        until("it is polled", PATIENCE, async || {
+            polled.extend(a.poll(10).await.unwrap());
+            !polled.is_empty()
+        })
+        .await;
+        a.ack(&completions(&polled)).await.unwrap();
+        sleep(Duration::from_millis(1100)).await;
+    }
+    ground::run(&bench.sql, "UPDATE requests SET locked_until = now() - interval '1 second'").await;
+    let polled = a.poll(10).await.unwrap();
+    assert_eq!(polled.len(), 1);
+    a.ack(&completions(&polled)).await.unwrap();
+    // Now nothing is locked.
+    until_remembered(&bench, &a).await;
     bench.assert_invariants(&[&a]).await;
 }
 

@@ -9,7 +9,11 @@ WITH owned AS MATERIALIZED (
     SELECT r.ctid AS tid, r.partition_id, r.epoch FROM requests r
     WHERE $7::boolean AND r.queue_id = $1 AND r.ready AND r.tenant <> '' AND r.epoch > 0
 ), page AS MATERIALIZED (
-    SELECT f.* FROM flights($1, $3::smallint[], $4::timestamptz[], $5::bigint[], $6::int) f
+    SELECT f.* FROM (
+        SELECT array_agg(a.partition_id) AS partitions, array_agg(a.deadline) AS deadlines, array_agg(a.seq) AS seqs
+        FROM unnest($3::smallint[], $4::timestamptz[], $5::bigint[]) AS a (partition_id, deadline, seq)
+        WHERE a.partition_id IN (SELECT o.partition_id FROM owned o)) AS b,
+    LATERAL flights($1, b.partitions, b.deadlines, b.seqs, $6::int) f
 ), ours AS MATERIALIZED (
     SELECT s.tid FROM owned p, (
         SELECT f.tid, f.partition_id, f.epoch FROM page f WHERE f.epoch > 0 UNION ALL SELECT x.* FROM stamped x) AS s

@@ -10,7 +10,7 @@ use super::{
     Dispatched,
     flight::{earliest_first, read_xid},
 };
-use crate::{Error, Store, statement, store::column};
+use crate::{Error, PARTITIONS, Store, statement, store::column};
 
 /// A request that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,11 @@ pub struct Place {
 impl Place {
     /// Before every request.
     pub const FIRST: Self = Self { deadline: i64::MIN, seq: -1 };
+
+    /// The first of each partition of a queue.
+    pub fn beginnings() -> Vec<(i16, Self)> {
+        (0..PARTITIONS).map(|partition| (partition, Self::FIRST)).collect()
+    }
 }
 
 /// What has arrived.

@@ -15,7 +15,7 @@ use super::{
     arrivals::Deadline,
 };
 use crate::{
-    Error, PARTITIONS, Store,
+    Error, Store,
     statement::{self, Statement},
     store::column,
 };
@@ -90,26 +90,40 @@ impl Store {
     /// # Errors
     /// When the database refuses.
     pub async fn in_flight(&self, queue: i32, owner: &str) -> Result<Flight, Error> {
-        let mut flight = Flight { stamped: Vec::new(), xmin: u64::MAX, xmax: u64::MAX };
-        let mut after = beginnings(0..PARTITIONS);
+        let (mut all, mut after) = self.in_flight_after(queue, owner, &Place::beginnings()).await?;
         while !after.is_empty() {
-            let page = Page::after(&after);
-            let rows = self.query(&statement::REQUEST_IN_FLIGHT, &page.params(&queue, &owner)).await?;
-            after.clear();
-            for row in &rows {
-                flight.xmin = flight.xmin.min(read_xid(row, 5)?);
-                flight.xmax = flight.xmax.min(read_xid(row, 6)?);
-                if let Some(id) = column(row, 0)? {
-                    let stamp = Stamp { id, token: column(row, 1)?, attempt: column(row, 2)? };
-                    let stamped = Stamped { stamp, partition: column(row, 3)?, epoch: column(row, 4)? };
-                    flight.stamped.push(stamped);
-                } else if let Some(partition) = column(row, 3)? {
-                    let Deadline(deadline) = column(row, 7)?;
-                    after.push((partition, Place { deadline, seq: column(row, 8)? }));
-                }
+            let (page, rest) = self.in_flight_after(queue, owner, &after).await?;
+            all.add(page);
+            after = rest;
+        }
+        Ok(all)
+    }
+
+    /// One statement of [`Store::in_flight`], as [`Store::reset_stale_after`] is one of [`Store::reset_stale`].
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn in_flight_after(
+        &self,
+        queue: i32,
+        owner: &str,
+        after: &[(i16, Place)],
+    ) -> Result<(Flight, Vec<(i16, Place)>), Error> {
+        let page = Page::after(after);
+        let rows = self.query(&statement::REQUEST_IN_FLIGHT, &page.params(&queue, &owner)).await?;
+        let (mut flight, mut rest) = (Flight { stamped: Vec::new(), xmin: 0, xmax: 0 }, Vec::new());
+        for row in &rows {
+            (flight.xmin, flight.xmax) = (read_xid(row, 5)?, read_xid(row, 6)?);
+            if let Some(id) = column(row, 0)? {
+                let stamp = Stamp { id, token: column(row, 1)?, attempt: column(row, 2)? };
+                let stamped = Stamped { stamp, partition: column(row, 3)?, epoch: column(row, 4)? };
+                flight.stamped.push(stamped);
+            } else if let Some(partition) = column(row, 3)? {
+                let Deadline(deadline) = column(row, 7)?;
+                rest.push((partition, Place { deadline, seq: column(row, 8)? }));
             }
         }
-        Ok(flight)
+        Ok((flight, rest))
     }
 
     /// Makes requests pending again that an older epoch of the owner's partitions stamped. None: all of its
@@ -124,12 +138,11 @@ impl Store {
         owner: &str,
         partitions: Option<&[i16]>,
     ) -> Result<Reset, Error> {
-        let mut after = match partitions {
-            Some(partitions) => beginnings(partitions.iter().copied()),
-            None => beginnings(0..PARTITIONS),
+        let beginnings = match partitions {
+            Some(partitions) => partitions.iter().map(|partition| (*partition, Place::FIRST)).collect(),
+            None => Place::beginnings(),
         };
-        let (mut all, rest) = self.reset_stale_after(queue, owner, &after).await?;
-        after = rest;
+        let (mut all, mut after) = self.reset_stale_after(queue, owner, &beginnings).await?;
         while !after.is_empty() {
             let (page, rest) = self.reset_stale_after(queue, owner, &after).await?;
             all.add(page);
@@ -230,10 +243,6 @@ impl Store {
         let next = next.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
         Ok(Promotion { promoted: column(&row, 0)?, next })
     }
-}
-
-fn beginnings(partitions: impl Iterator<Item = i16>) -> Vec<(i16, Place)> {
-    partitions.map(|partition| (partition, Place::FIRST)).collect()
 }
 
 /// Which part of each partition a statement reads.

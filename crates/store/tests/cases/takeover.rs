@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     races::dispatch_in,
-    support::{GENERATION, Site, TTL, completion, ids, request, wait_until},
+    support::{GENERATION, Site, TTL, completion, connect, ids, request, wait_until},
 };
 
 /// Resets until everything that ran at the `first` reset has ended, and says how many came to light. Transactions
@@ -100,6 +100,24 @@ async fn look_at_the_flight_is_final_only_when_older_polls_have_ended() {
     let stamp = last.stamped[0].stamp.clone();
     assert_eq!(site.store.undispatch("a", &[stamp], true).await.unwrap().len(), 1);
     assert_eq!(site.state("x").await, "pending");
+}
+
+/// Invariant 2: what is in flight is seen by every look, also while a producer's cancel puts its row elsewhere.
+#[tokio::test]
+async fn look_at_the_flight_misses_no_row_that_moves() {
+    let (site, queue, stamp) = Site::one_in_flight().await;
+    let producer = connect(site.database.url()).await;
+    let cancels = async { while producer.execute("SELECT cancel(ARRAY['x'])", &[]).await.is_ok() {} };
+    let looks = async {
+        for n in 0..1000 {
+            let found = site.store.in_flight(queue, "a").await.unwrap().stamped;
+            assert_eq!(found.iter().map(|s| &s.stamp).collect::<Vec<_>>(), [&stamp], "look {n}");
+        }
+    };
+    tokio::select! {
+        () = looks => {}
+        () = cancels => panic!("a cancel failed"),
+    }
 }
 
 /// A look with nothing to see has its horizons all the same.
