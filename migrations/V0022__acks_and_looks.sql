@@ -91,6 +91,67 @@ $$;
 -- kilobytes beside the others. Larger bodies are compressed, and put there if that is not enough.
 ALTER TABLE results SET (toast_tuple_target = 4080);
 
+-- As before, and results that have expired, which dispatchers alone removed until now.
+--
+-- One pass: at most max_rows of each kind, and for each queue. Says how many of each; a number that has reached max_rows
+-- says that there is more. Dead letters are held to their bounds once a minute, or when there is more.
+CREATE OR REPLACE FUNCTION maintain(max_rows int DEFAULT 1000) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_bitmapscan = off SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    q queues;
+    n bigint;
+    due bigint := 0;
+    checked bigint := 0;
+    ended bigint := 0;
+    dropped bigint := 0;
+    receipts_pruned bigint;
+    dedup_pruned bigint;
+    replays_pruned bigint;
+    at timestamptz := clock_timestamp(); -- see retain
+    results_expired bigint;
+    groups_pruned bigint;
+BEGIN
+    IF max_rows IS NULL OR max_rows < 1 THEN
+        PERFORM fail('LH001', format('max_rows must be at least 1, not %s', coalesce(max_rows::text, 'null')));
+    END IF;
+    FOR q IN SELECT * FROM queues t WHERE t.kind = 'queue' ORDER BY t.queue_id LOOP
+        IF q.receivers THEN
+            IF q.adopting IS NOT NULL THEN
+                PERFORM adopt(q);
+            END IF;
+            SELECT p.promoted INTO n FROM promote_due(q.queue_id, max_rows) AS p;
+            due := greatest(due, n);
+            ended := greatest(ended, bury_ended(q, max_rows));
+        END IF;
+        checked := checked + check_groups(q.queue_id);
+    END LOOP;
+    IF (SELECT m.retained_at < clock_timestamp() - interval '1 minute' FROM maintenance m) THEN
+        FOR q IN SELECT * FROM queues t WHERE t.kind = 'queue' ORDER BY t.queue_id LOOP
+            dropped := greatest(dropped, retain(q, max_rows));
+        END LOOP;
+        UPDATE maintenance m SET retained_at = clock_timestamp() WHERE dropped < max_rows;
+    END IF;
+    DELETE FROM receipts p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM receipts c
+        WHERE c.settled_at < at - interval '30 minutes' ORDER BY c.settled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS receipts_pruned = ROW_COUNT;
+    DELETE FROM dedup p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM dedup c
+        WHERE c.expires_at < at ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS dedup_pruned = ROW_COUNT;
+    DELETE FROM replays p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM replays c
+        WHERE c.expires_at < at ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS replays_pruned = ROW_COUNT;
+    DELETE FROM results p WHERE p.ctid = ANY (ARRAY(SELECT c.ctid FROM results c
+        WHERE c.expires_at < at ORDER BY c.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS results_expired = ROW_COUNT;
+    groups_pruned := forget_groups(max_rows);
+    RETURN jsonb_build_object('due', due, 'ended', ended, 'groups_checked', checked, 'groups', groups_pruned,
+        'dead_letters', dropped, 'receipts', receipts_pruned, 'dedup', dedup_pruned, 'replays', replays_pruned,
+        'results', results_expired);
+END
+$$;
+
 CREATE OR REPLACE FUNCTION grants() RETURNS TABLE (role text, statement text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     WITH wanted (role, privilege, objects) AS (VALUES

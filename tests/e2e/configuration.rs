@@ -43,6 +43,10 @@ async fn a_configuration_with_something_unknown_is_refused_by_name() {
         (format!("{GOOD}[[queues]]\nname = \"q\"\npool = \"p\"\n"), "queue \"q\" is configured twice"),
         (GOOD.replace("http://localhost:1/", "localhost"), "pool \"p\""),
         (format!("{GOOD}[dispatcher]\nlease_ttl = \"15\"\n"), "lease_ttl"),
+        (GOOD.replace("env:DATABASE_URL", "mysql://x"), "[database]"),
+        (GOOD.replace("env:DATABASE_URL\"", "postgres://h/d\"\nschema = \"No Name\""), "[database]"),
+        (format!("{GOOD}[log]\nfilter = \"foo=bar=baz\"\n"), "log filter \"foo=bar=baz\""),
+        (format!("{GOOD}[traces]\nendpoint = \"collector:4318\"\n"), "[traces] endpoint"),
     ];
     for (content, named) in cases {
         let path = directory.write("leasehold.toml", &content);
@@ -84,6 +88,18 @@ async fn a_database_that_cannot_be_reached_has_an_exit_code_and_no_password_in_i
     }
     let bad = run(&mut leasehold(&["status", "--database-url", "mysql://me:hunter2@host/db"]), b"").await;
     assert!(!bad.failed(3, &[]).stderr.contains("hunter2"));
+}
+
+/// The server is there, and knows neither the database nor the user.
+#[tokio::test]
+async fn a_server_that_refuses_the_connection_says_why_and_where() {
+    let installation = Installation::new().await;
+    for (from, to) in [("//leasehold@", "//nobody@"), ("/test_", "/no_test_")] {
+        let url = installation.url().replace(from, to);
+        let ran = run(leasehold(&["status"]).env("DATABASE_URL", &url), b"").await;
+        let place = url.split_once('@').unwrap().1.split('?').next().unwrap().to_owned();
+        ran.failed(6, &["the server refuses the connection", "does not exist", &place]);
+    }
 }
 
 /// Hazards, "old binary on a newer schema": refused, naming both versions.

@@ -69,7 +69,6 @@ pub async fn maintain(store: Store, owner: String, submission_retention: Duratio
 }
 
 async fn clean_up(store: &Store, submission_retention: Duration, stop: &CancellationToken) {
-    shrink("expired results", stop, |limit| store.expire_results(limit.into())).await;
     shrink("old submissions", stop, |limit| store.prune_submissions(submission_retention, limit.into()))
         .await;
     if let Err(error) = store.prune_marks().await {

@@ -7,6 +7,7 @@ mod api;
 
 use std::{fmt, net::SocketAddr, ops::Range, path::Path};
 
+use anyhow::Context;
 use leasehold_dispatch::{
     backend::HttpBackend,
     config::{DispatcherConfig, PoolConfig, QueueConfig},
@@ -193,6 +194,18 @@ impl Config {
             })?;
         }
         Ok(self.dispatcher().check_sources().map_err(|error| Refused(error.to_string()))?)
+    }
+
+    /// Whether the database that is named can be one, as far as that can be told without connecting. That none is named is
+    /// no fault of the file: the variable it refers to may be set where it is served.
+    ///
+    /// # Errors
+    /// What is wrong with the URL or the schema's name.
+    pub(crate) fn check_database(&self, global: &Global) -> anyhow::Result<()> {
+        if let Ok(place) = self.place(global) {
+            place.open(1, false).context("[database]")?;
+        }
+        Ok(())
     }
 
     /// For the log: how much there is.

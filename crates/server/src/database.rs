@@ -72,7 +72,8 @@ impl Place {
     /// When the database cannot be reached, or its schema is not this program's.
     pub(crate) async fn connect(&self) -> anyhow::Result<Store> {
         let store = self.open(4, false)?;
-        store.check_schema().await.context("the database cannot be used")?;
+        let place = || format!("the database {} cannot be used", store.place());
+        store.check_schema().await.with_context(place)?;
         Ok(store)
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const FAILURE: u8 = 1;
 pub(crate) const CONFIGURATION: u8 = 3;
 /// The database cannot be reached, or does not answer.
 pub(crate) const DATABASE_UNAVAILABLE: u8 = 4;
-/// The schema is missing, another's, older or newer.
+/// The schema is missing, another's, older, newer, or closed to the role.
 pub(crate) const SCHEMA_MISMATCH: u8 = 5;
 /// The database refused what was asked: an argument, a conflict, a privilege; or knows nothing of that name.
 pub(crate) const REFUSED: u8 = 6;
@@ -30,7 +30,7 @@ Exit codes:
   2  the command line is not understood
   3  the configuration is refused
   4  the database cannot be reached, or does not answer
-  5  the schema is missing, older, newer or another program's
+  5  the schema is missing, older, newer, another program's, or closed to the role
   6  the database refuses: an argument, a conflict, a privilege, a name it does not know
   7  stopped by a signal before everything was done
   8  stopped at once by a second signal";
@@ -101,7 +101,8 @@ fn code_of_layer(layer: &(dyn std::error::Error + 'static)) -> Option<u8> {
         | StoreError::InvalidFilter(_)
         | StoreError::NotFound(_)
         | StoreError::LockLost(_)
-        | StoreError::Denied { .. } => REFUSED,
+        | StoreError::Denied { .. }
+        | StoreError::Refused { .. } => REFUSED,
         _ => FAILURE,
     })
 }

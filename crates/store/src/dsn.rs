@@ -50,6 +50,19 @@ pub(crate) fn parse(url: &str, options: &StoreOptions) -> Result<Dsn, Error> {
     Ok(Dsn { config, verify })
 }
 
+/// Where it is, for people: `host:port/database`, or several. No user, and no password.
+pub(crate) fn place(config: &Config) -> String {
+    let ports = config.get_ports();
+    let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+    let hosts = config.get_hosts().iter().enumerate().map(|(at, host)| match host {
+        Host::Tcp(name) => format!("{name}:{}", port(at)),
+        Host::Unix(path) => format!("{}:{}", path.display(), port(at)),
+    });
+    let hosts = hosts.collect::<Vec<_>>().join(",");
+    let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
+    format!("{hosts}/{database}")
+}
+
 /// The driver takes all before the first @ for a user and password: what stands behind another one, or the parameters that
 /// were meant to stand there, would be part of a host's name, and be shown as such.
 fn check_ats(url: &str) -> Result<(), Error> {

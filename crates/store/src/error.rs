@@ -58,7 +58,7 @@ pub enum Error {
         problem: String,
     },
     /// The schema and this program do not fit: run `leasehold migrate`, or a newer program.
-    #[error("schema \"{schema}\" is at version {found}, and this program needs version {needed}: {advice}")]
+    #[error("schema \"{schema}\" {}, and this program needs version {needed}: {advice}", at_version(*found))]
     SchemaVersion {
         /// The configured schema.
         schema: String,
@@ -68,6 +68,15 @@ pub enum Error {
         needed: i32,
         /// What to do about it.
         advice: &'static str,
+    },
+    /// The server does not let us in: the user, the password or the database is wrong. Nothing was done.
+    #[error("{operation}: the server refuses the connection")]
+    Refused {
+        /// The operation tried.
+        operation: &'static str,
+        /// What the server said.
+        #[source]
+        source: tokio_postgres::Error,
     },
     /// The role may not do this.
     #[error("{operation}: the role lacks a privilege")]
@@ -109,6 +118,10 @@ pub enum Error {
     Migration(#[source] Box<refinery::Error>),
 }
 
+fn at_version(found: i32) -> String {
+    if found == 0 { "is not there yet".into() } else { format!("is at version {found}") }
+}
+
 impl Error {
     pub(crate) fn from_postgres(operation: &'static str, source: tokio_postgres::Error) -> Self {
         let Some(db) = source.as_db_error() else {
@@ -137,6 +150,8 @@ impl Error {
                 Error::Unavailable { operation, source: Box::new(source) }
             }
             "42501" => Error::Denied { operation, source },
+            // Authorization, or no such database.
+            "28000" | "28P01" | "3D000" => Error::Refused { operation, source },
             _ => Error::Database { operation, source },
         }
     }

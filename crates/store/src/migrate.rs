@@ -110,8 +110,8 @@ impl Store {
         let row = rows.first().ok_or_else(|| self.foreign("it cannot be looked at".into()))?;
         let (encoding, server): (String, i32) = (column(row, "encoding")?, column(row, "server_version")?);
         if column(row, "is_closed")? {
-            return Err(self.foreign("this role may not use it; grant it leasehold_producer, leasehold_poller, leasehold_dispatcher, \
-                 leasehold_quota or leasehold_admin".into()));
+            return Err(self.foreign("this role may not use it; grant it leasehold_producer, leasehold_poller, leasehold_receiver, \
+                 leasehold_dispatcher, leasehold_quota or leasehold_admin; who migrates must own it".into()));
         }
         if encoding != "UTF8" {
             return Err(self.foreign(format!("the database's encoding is {encoding}; Leasehold needs UTF8")));

@@ -165,14 +165,6 @@ impl Store {
         self.query_one(&statement::RESULT_DEPTH, &[&route]).await.and_then(|row| column(&row, 0))
     }
 
-    /// Removes up to `limit` expired results on any route, and says how many.
-    ///
-    /// # Errors
-    /// When the database refuses.
-    pub async fn expire_results(&self, limit: i64) -> Result<i64, Error> {
-        self.query_one(&statement::RESULT_EXPIRE, &[&limit]).await.and_then(|row| column(&row, 0))
-    }
-
     /// Forgets what is known of where routes begin, where it is of no use any more; says how much. What is missing
     /// makes pops slower for a moment, and nothing else.
     ///

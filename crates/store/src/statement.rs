@@ -47,7 +47,6 @@ statements! {
     RESULT_RELEASE_LEASED = "result/release_leased";
     RESULT_LISTEN = "result/listen";
     RESULT_DEPTH = "result/depth";
-    RESULT_EXPIRE = "result/expire";
     RESULT_PRUNE_MARKS = "result/prune_marks";
     MESSAGE_SEND = "message/send";
     MESSAGE_SEND_MANY = "message/send_many";

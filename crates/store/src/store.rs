@@ -149,6 +149,11 @@ impl Store {
         self.shared.statements.load(Ordering::Relaxed)
     }
 
+    /// Which database it is, for people: `host:port/database`, without user and password.
+    pub fn place(&self) -> String {
+        dsn::place(&self.shared.config)
+    }
+
     /// The database's clock.
     ///
     /// # Errors

@@ -110,5 +110,9 @@ impl Claims<'_> {
 
 /// Whether trying again is of no use until somebody has changed something.
 fn is_final(error: &Error) -> bool {
-    !matches!(error, Error::Unavailable { .. } | Error::Timeout { .. } | Error::Database { .. })
+    let may_pass = matches!(
+        error,
+        Error::Unavailable { .. } | Error::Timeout { .. } | Error::Refused { .. } | Error::Database { .. }
+    );
+    !may_pass
 }

@@ -161,7 +161,7 @@ fn of_database(error: &StoreError) -> Problem {
             tracing::warn!(error = logged, "a call of the API was refused by the database");
             return Problem::argument("a value cannot be stored: a NUL in a text, or a number out of range");
         }
-        StoreError::Unavailable { .. } => {
+        StoreError::Unavailable { .. } | StoreError::Refused { .. } => {
             (Code::Unavailable, "the database cannot be reached; what was asked may have been done")
         }
         StoreError::Timeout { .. } => {

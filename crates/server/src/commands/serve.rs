@@ -50,17 +50,19 @@ pub(crate) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     let first = &configs[0];
     // Before anything else is touched: a file that cannot be served migrates nothing.
     for (path, config) in args.config.iter().zip(&configs) {
-        config.check_backends().with_context(|| path.display().to_string())?;
+        let checked = config.check_database(global).and_then(|()| config.check_backends());
+        checked.with_context(|| path.display().to_string())?;
     }
     let api = first.api.clone().unwrap_or_default().options();
     let api = api.with_context(|| args.config[0].display().to_string())?;
+    let telemetry = Telemetry::start(&LogConfig::choose(global, first.log.as_ref()), first.traces.as_ref());
+    let telemetry = telemetry.with_context(|| args.config[0].display().to_string())?;
     if args.check {
         for (path, config) in args.config.iter().zip(&configs) {
             println!("{}: good: {}", path.display(), config.summary());
         }
         return Ok(exit::OK);
     }
-    let telemetry = Telemetry::start(&LogConfig::choose(global, first.log.as_ref()), first.traces.as_ref())?;
     let result = serve(global, args, &configs, api).await;
     telemetry.flush().await;
     result
@@ -164,7 +166,7 @@ async fn start_one(
             tracing::warn!(statement, "somebody with more rights has to run this");
         }
     }
-    store.check_schema().await?;
+    store.check_schema().await.with_context(|| format!("the database {} cannot be used", store.place()))?;
     let dispatcher = Dispatcher::start(store.clone(), config.dispatcher()).await?;
     tracing::info!(owner = dispatcher.owner(), schema = place.schema, "dispatching: {}", config.summary());
     monitor.add(&place, store.clone(), &dispatcher);

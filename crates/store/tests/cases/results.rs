@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_store::{Completion, NewRequest, ResultRow};
 use serde_json::json;
 
-use crate::support::{Site, completion, request, stamps, statement};
+use crate::support::{Site, completion, request, stamps};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -116,7 +116,7 @@ async fn expired_result_is_never_returned() {
     assert_eq!(ids(&site.store.lease_results("one", 10, MINUTE).await.unwrap()), ["r1", "r2"]);
     site.execute("UPDATE results SET leased_until = NULL, lease = NULL").await;
     assert_eq!(ids(&site.store.pop_results("one", 10).await.unwrap()), ["r1", "r2"]);
-    assert_eq!(site.store.expire_results(10).await.unwrap(), 1);
+    assert_eq!(site.store.maintain(10).await.unwrap()["results"], 1);
     assert_eq!(site.count("results").await, 0);
 }
 
@@ -127,8 +127,6 @@ async fn result_that_expires_exactly_now_survives() {
     results_on(&site, &["one"]).await;
     let open = site.begin().await;
     open.execute("UPDATE results SET expires_at = now()").await;
-    let expired = open.client.query_one(statement!("result/expire"), &[&10_i64]).await.unwrap();
-    assert_eq!(expired.get::<_, i64>(0), 0);
     let depth = open.client.query_one("SELECT result_depth('one')", &[]).await.unwrap();
     assert_eq!(depth.get::<_, i64>(0), 1);
     let popped = open.client.query("SELECT id FROM pop_results('one')", &[]).await.unwrap();
@@ -141,9 +139,9 @@ async fn expiry_removes_no_more_than_asked_on_any_route() {
     let site = Site::open().await;
     results_on(&site, &["one", "two", "one", "two"]).await;
     site.execute("UPDATE results SET expires_at = now() - interval '1 second' WHERE id <> 'r3'").await;
-    assert_eq!(site.store.expire_results(2).await.unwrap(), 2);
-    assert_eq!(site.store.expire_results(2).await.unwrap(), 1);
-    assert_eq!(site.store.expire_results(2).await.unwrap(), 0);
+    for removed in [2, 1, 0] {
+        assert_eq!(site.store.maintain(2).await.unwrap()["results"], removed);
+    }
     assert_eq!(ids(&site.store.pop_results("two", 10).await.unwrap()), ["r3"]);
 }
 

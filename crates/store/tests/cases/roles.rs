@@ -207,7 +207,7 @@ async fn dispatch_everything(store: &Store) {
     assert!(store.has_requests(queue).await.unwrap());
     assert_eq!(store.backlog("q", &[TTL]).await.unwrap().depth, 3);
     assert_eq!(store.result_depth("default").await.unwrap(), 1);
-    store.expire_results(10).await.unwrap();
+    store.maintain(10).await.unwrap();
     store.prune_submissions(TTL, 10).await.unwrap();
     assert_eq!(store.status(100).await.unwrap().queues.len(), 2);
     store.set_draining(queue, "a", &[1], true).await.unwrap();
