@@ -167,4 +167,20 @@ mod tests {
             assert_eq!(name.ends_with("_duration_seconds"), matches!(kind, Histogram), "{name}");
         }
     }
+
+    #[test]
+    fn the_manual_has_every_metric_and_no_other() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let manual = std::fs::read_to_string(path).unwrap();
+        let found: Vec<&str> = manual.lines().filter(|line| line.starts_with("| `leasehold_")).collect();
+        let expected = METRICS.map(|(kind, name, meaning)| {
+            let kind = match kind {
+                Counter => "counter",
+                Gauge => "gauge",
+                Histogram => "histogram",
+            };
+            format!("| `{name}` | {kind} | {meaning} |")
+        });
+        assert_eq!(found, expected);
+    }
 }

@@ -8,6 +8,7 @@ use crate::{
     Error, Store,
     statement::{self, Statement},
     store::column,
+    vacuum::DeadRows,
 };
 
 /// The tables whose rows come and go, each with its plain and its full form.
@@ -54,8 +55,15 @@ impl Store {
     /// Dropped half way: the tables done are done, the one under way is as it was.
     ///
     /// # Errors
-    /// When the database refuses. A table that the role may not vacuum is left out without one.
+    /// [`Error::InvalidArgument`] when the role may not vacuum every table, which Postgres would only warn of; nothing is begun
+    /// then. Otherwise when the database refuses.
     pub async fn compact(&self, full: bool, mut progress: impl FnMut(&str)) -> Result<(), Error> {
+        let names: Vec<&str> = HOT_TABLES.iter().map(|(table, ..)| *table).collect();
+        let refused = self.rows_of(&names).await?.into_iter().find(|table| !table.may_vacuum);
+        if let Some(DeadRows { table, .. }) = refused {
+            let problem = format!("this role may not vacuum table \"{table}\"; its owner may");
+            return Err(Error::InvalidArgument(problem));
+        }
         let store = self.without_timeout();
         for (table, vacuum, rewrite) in &HOT_TABLES {
             progress(table);

@@ -50,7 +50,12 @@ impl Store {
     /// When the database refuses.
     pub async fn dead_rows(&self) -> Result<Vec<DeadRows>, Error> {
         let names: Vec<&str> = CLEANED.iter().map(|(table, _)| *table).collect();
-        let rows = self.query(&statement::MAINTENANCE_DEAD_ROWS, &[&names]).await?;
+        self.rows_of(&names).await
+    }
+
+    /// Of these tables.
+    pub(crate) async fn rows_of(&self, tables: &[&str]) -> Result<Vec<DeadRows>, Error> {
+        let rows = self.query(&statement::MAINTENANCE_DEAD_ROWS, &[&tables]).await?;
         rows.iter().map(read).collect()
     }
 

@@ -24,7 +24,7 @@ pub(super) fn router() -> OpenApiRouter<Shared> {
 struct RedriveCall {
     /// Where they go: by default where they were.
     target: Option<Name>,
-    /// So many at most, oldest first; all by default.
+    /// So many at most, smallest number first; all by default.
     max: Option<u64>,
     /// Only those that have been dead so long.
     older_than: Option<Span>,

@@ -45,7 +45,7 @@ pub(crate) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
 /// Which dead letters.
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// So many at most, oldest first
+    /// So many at most; redrive takes the smallest numbers, purge the oldest
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
     /// Only those that have been dead so long

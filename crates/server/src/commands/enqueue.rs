@@ -34,7 +34,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  leasehold enqueue chat '{\"model\":\"m\",\"messages\":[]}' --route replies --deadline 5m
+  leasehold enqueue chat '{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}' --route replies --deadline 5m
   leasehold enqueue chat - < request.json
   leasehold enqueue chat --file requests.jsonl --route replies > enqueued.jsonl
   echo '{\"payload\":{\"model\":\"m\"},\"id\":\"q-1\",\"deadline\":\"2h\"}' | leasehold enqueue chat --file -")]

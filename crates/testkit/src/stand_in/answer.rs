@@ -43,7 +43,7 @@ impl Ask {
         let (prompt, echo) = match endpoint {
             Endpoint::Chat => {
                 let messages = body["messages"].as_array().filter(|messages| !messages.is_empty());
-                let messages = messages.ok_or("`messages` must be an array of messages")?;
+                let messages = messages.ok_or("`messages` must be an array with a message in it")?;
                 let prompt = messages.iter().map(|message| text(&message["content"])).collect::<Vec<_>>();
                 let last_user = messages.iter().rposition(|message| message["role"] == "user");
                 let echo = prompt[last_user.unwrap_or(messages.len() - 1)].clone();

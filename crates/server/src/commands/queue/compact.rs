@@ -8,7 +8,7 @@ use crate::{cli::Global, exit};
 ///
 /// Vacuums the tables whose rows come and go, of all queues, one after the other; nobody is held up. Postgres does
 /// so by itself; this is for after a large backlog. Needs the role that owns the tables, or one that may vacuum
-/// them: others are told so by a warning in Postgres's log, and nothing happens.
+/// them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,10 +23,13 @@ pub(crate) struct Args {
 pub(super) async fn run(global: &Global, args: &Args) -> anyhow::Result<u8> {
     let store = global.place()?.connect().await?;
     let work = if args.full { "rewriting" } else { "vacuuming" };
-    store
-        .compact(args.full, |table| eprintln!("{work} {table}"))
-        .await
-        .context("the table last named is as it was")?;
+    let mut last = None;
+    let done = store.compact(args.full, |table| {
+        eprintln!("{work} {table}");
+        last = Some(table.to_owned());
+    });
+    done.await
+        .with_context(|| last.map_or("nothing was done".into(), |table| format!("{table} is as it was")))?;
     eprintln!("done");
     Ok(exit::OK)
 }
