@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use leasehold_dispatch::ConsumerOptions;
 use leasehold_store::NewRequest;
 use leasehold_testkit::wait::until;
@@ -224,7 +223,7 @@ async fn a_reconciliation_over_a_long_backlog_takes_several_beats() {
     a.proxy.lose_reply_matching("Store::dispatch");
     a.poll(10).await.unwrap_err();
     // More than is looked at in one statement comes before them.
-    let deadline = Some(Timestamp::now() + Duration::from_secs(3600));
+    let deadline = Some(bench.store.now().await.unwrap() + Duration::from_secs(3600));
     let soon = |salt: usize| NewRequest { deadline, ..request_in(3, 100 + salt) };
     bench.enqueue_requests(&(0..600).map(soon).collect::<Vec<_>>()).await;
 
