@@ -15,7 +15,7 @@ mod embedded {
 }
 
 /// The version of the schema that this program works with.
-pub const SCHEMA_VERSION: i32 = 22;
+pub const SCHEMA_VERSION: i32 = 23;
 
 const HISTORY: &str = "schema_history";
 const OPERATION: &str = "migrate";

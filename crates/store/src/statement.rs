@@ -28,6 +28,7 @@ statements! {
     REQUEST_DISPATCH_ARRIVED = "request/dispatch_arrived";
     REQUEST_LABEL_TENANTS = "request/label_tenants";
     REQUEST_ENQUEUE = "request/enqueue";
+    REQUEST_ENQUEUE_ONE = "request/enqueue_one";
     REQUEST_IN_FLIGHT = "request/in_flight";
     REQUEST_RESET_STALE = "request/reset_stale";
     REQUEST_UNDISPATCH = "request/undispatch";

@@ -34,7 +34,9 @@ impl Store {
         let chunks = chunks(requests);
         if let [only] = chunks.as_slice() {
             let columns = Columns::of(&requests[only.clone()]);
-            return read(&self.query(&statement::REQUEST_ENQUEUE, &columns.params()).await?);
+            let statement =
+                if only.len() == 1 { &statement::REQUEST_ENQUEUE_ONE } else { &statement::REQUEST_ENQUEUE };
+            return read(&self.query(statement, &columns.params()).await?);
         }
         let mut tried = 1;
         loop {

@@ -43,6 +43,11 @@ impl Ear {
     }
 }
 
+/// What a bell says that is for one partition's owner.
+fn share(id: &str) -> String {
+    leasehold_store::partition_of(id).to_string()
+}
+
 async fn queue_with_ear() -> (Site, i32, Ear) {
     let site = Site::open().await;
     let queue = site.queue("q").await;
@@ -75,10 +80,11 @@ async fn enqueue_rings_once_per_statement_while_somebody_sleeps() {
     assert_eq!(ear.payloads().await, [""]);
     // A single one names its partition, so that only the owner looks.
     site.execute("SELECT enqueue('q', 'y', 'some id')").await;
-    let share = leasehold_store::partition_of("some id").to_string();
-    assert_eq!(ear.payloads().await, [share.as_str()]);
+    assert_eq!(ear.payloads().await, [share("some id")]);
+    site.store.enqueue(&[request("another")]).await.unwrap();
+    assert_eq!(ear.payloads().await, [share("another")]);
     site.store.cancel(&["some id"]).await.unwrap();
-    assert_eq!(ear.payloads().await, [share.as_str()]);
+    assert_eq!(ear.payloads().await, [share("some id")]);
     // Neither another queue nor what is rolled back.
     site.execute("SELECT enqueue('other', 'y'); BEGIN; SELECT enqueue('q', 'y'); ROLLBACK").await;
     assert_eq!(ear.payloads().await, [] as [&str; 0]);
@@ -101,7 +107,7 @@ async fn beat_leaves_the_sleeper_asleep() {
     site.store.set_asleep(queue, "a", true).await.unwrap();
     site.store.heartbeat(queue, "a", TTL, false, 1).await.unwrap();
     site.store.enqueue(&[request("x")]).await.unwrap();
-    assert_eq!(ear.payloads().await, [""]);
+    assert_eq!(ear.payloads().await, [share("x")]);
     site.store.leave(queue, "a").await.unwrap();
     site.store.enqueue(&[request("y")]).await.unwrap();
     assert_eq!(ear.payloads().await, [] as [&str; 0]);
@@ -144,7 +150,7 @@ async fn listener_hears_the_bell_and_says_when_it_may_have_missed_one() {
     assert_eq!(next().await, Bell::Connected);
     site.store.set_asleep(queue, "a", true).await.unwrap();
     site.store.enqueue(&[request("x")]).await.unwrap();
-    assert_eq!(next().await, Bell::Rung(String::new()));
+    assert_eq!(next().await, Bell::Rung(share("x")));
     site.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
          WHERE datname = current_database() AND application_name = 'leasehold' AND query LIKE '%Listener%'",
@@ -152,7 +158,7 @@ async fn listener_hears_the_bell_and_says_when_it_may_have_missed_one() {
     .await;
     assert_eq!(next().await, Bell::Connected);
     site.store.enqueue(&[request("y")]).await.unwrap();
-    assert_eq!(next().await, Bell::Rung(String::new()));
+    assert_eq!(next().await, Bell::Rung(share("y")));
     assert!(listener.subscribe(&"x".repeat(64)).await.is_err());
 }
 

@@ -37,6 +37,7 @@ const RELEASED: &[u64] = &[
     9_944_923_214_613_226_367,
     12_480_708_137_354_424_079,
     13_349_882_052_277_044_361,
+    17_749_745_567_568_641_938,
 ];
 
 /// Everything in a schema, by kind and name, with the row versions of its catalogue entries: any DDL shows.
@@ -165,6 +166,24 @@ async fn newer_schema_is_refused_naming_both_versions() {
         assert!(message.contains("newer program"), "{message}");
     }
     assert_eq!(objects(&database, "leasehold").await, before);
+}
+
+/// Also one whose name is a word of SQL.
+#[tokio::test]
+async fn installations_in_one_database_have_their_own_channels() {
+    let database = TestDatabase::empty().await;
+    let mut channels = std::collections::BTreeSet::new();
+    for schema in ["leasehold", "order"] {
+        let store = store(&database, schema);
+        store.migrate().await.unwrap();
+        let queue = store.ensure_queue("q").await.unwrap();
+        let channel = store.queue_settings(queue).await.unwrap().unwrap().channel;
+        let oid =
+            channel.strip_prefix("leasehold_").and_then(|rest| rest.strip_suffix(&format!("_queue_{queue}")));
+        assert!(oid.is_some_and(|oid| oid.parse::<u32>().is_ok()), "{channel}");
+        channels.insert(channel);
+    }
+    assert_eq!(channels.len(), 2, "{channels:?}");
 }
 
 #[tokio::test]
