@@ -1,11 +1,12 @@
 -- Calls for less: with one row or a few, most of what they cost was spent before the first. docs/decisions/0013.
 
 -- The plan of an insert does not depend on what is inserted. But one for just so few rows is estimated to be cheaper than one for
--- any number, so calls with a few rows made their plans anew, which took longer than the rows.
+-- any number, so calls with a few rows made their plans anew, which took longer than the rows. A plan that is kept must not have
+-- seen an empty table: what a repeated submission is compared with is found by its key.
 ALTER FUNCTION enqueue_many(text, bytea[], text[], text[], timestamptz[], text[], timestamptz[], jsonb[], jsonb[], text[])
-    SET plan_cache_mode = force_generic_plan;
+    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off;
 ALTER FUNCTION send_many(text, bytea[], text[], text[], text[], text[], text[], text[], jsonb[], interval[], timestamptz[])
-    SET plan_cache_mode = force_generic_plan;
+    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off;
 
 -- As before, in a form that the planner puts in its callers' place. All of them have this schema as their search path.
 CREATE OR REPLACE FUNCTION channel(kind text, number int) RETURNS text

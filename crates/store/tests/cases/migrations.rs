@@ -37,7 +37,7 @@ const RELEASED: &[u64] = &[
     9_944_923_214_613_226_367,
     12_480_708_137_354_424_079,
     13_349_882_052_277_044_361,
-    17_749_745_567_568_641_938,
+    3_813_984_077_593_698_939,
 ];
 
 /// Everything in a schema, by kind and name, with the row versions of its catalogue entries: any DDL shows.
