@@ -129,4 +129,8 @@ async fn a_command_line_that_is_not_understood_has_its_own_exit_code() {
     for args in [&["serv"][..], &["serve"], &["enqueue", "q"], &["pop"], &["status", "--yaml"]] {
         run(&mut leasehold(args), b"").await.failed(2, &["Usage"]);
     }
+    run(&mut leasehold(&["enqueue", "q"]), b"").await.failed(2, &["<PAYLOAD|--file <FILE>>"]);
+    run(&mut leasehold(&["send", "q", "x", "--file", "-"]), b"")
+        .await
+        .failed(2, &["[BODY]", "--file <FILE>"]);
 }

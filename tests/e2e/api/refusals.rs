@@ -47,7 +47,7 @@ async fn every_error_is_a_problem_with_a_status_and_a_word() {
         (json!({ "max": 0 }), "max must be 1 to 256, not 0"),
         (json!({ "max": 257 }), "max must be 1 to 256, not 257"),
         (json!({ "wait": "21s" }), "wait must be 0s to 20s"),
-        (json!({ "wait": 5 }), "duration"),
+        (json!({ "wait": 5 }), "wait: invalid type: integer `5`, expected a duration"),
         (json!({ "mode": "peek" }), "peek_lock"),
         (json!({ "maximum": 1 }), "unknown field `maximum`"),
     ] {
@@ -63,6 +63,12 @@ async fn every_error_is_a_problem_with_a_status_and_a_word() {
         let (found, problem) = answer(request).await;
         assert_eq!((found, &problem["code"]), (status, &json!(code)), "{problem}");
     }
+    let wrong = json!({ "requests": [{ "payload": 1 }, { "payload": 2, "route": 7 }] });
+    let (status, problem) = api.call("POST", "/v1/queues/q/enqueue", wrong).await;
+    assert!(
+        status == 400 && problem["detail"].as_str().unwrap().starts_with("requests[1].route: "),
+        "{problem}"
+    );
     let enqueue = |payload| json!({ "requests": [{ "payload": payload, "id": "i", "token": "t", "not_before": "1h" }] });
     api.post("/v1/queues/q/enqueue", enqueue(1)).await;
     let (status, problem) = api.call("POST", "/v1/queues/q/enqueue", enqueue(2)).await;

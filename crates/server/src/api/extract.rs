@@ -79,10 +79,14 @@ fn is_json(kind: &str) -> bool {
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    let Object(value) = serde_json::from_slice(bytes).map_err(|error: serde_json::Error| {
-        let code = if error.is_data() { Code::InvalidArgument } else { Code::MalformedJson };
-        Problem::new(code, error.to_string())
+    let malformed = |error: &serde_json::Error| Problem::new(Code::MalformedJson, error.to_string());
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| match error.inner() {
+        inner if !inner.is_data() => malformed(inner),
+        inner if error.path().iter().len() == 0 => Problem::argument(inner.to_string()),
+        _ => Problem::argument(error.to_string()),
     })?;
+    json.end().map_err(|error| malformed(&error))?;
     Ok(value)
 }
 
@@ -158,6 +162,18 @@ mod tests {
         for malformed in ["", "{", "{\"max\": }", "{} {}", "\u{feff}{}"] {
             assert_eq!(code(malformed), Some(Code::MalformedJson), "{malformed}");
         }
+    }
+
+    #[test]
+    fn the_place_of_what_is_wrong_is_said() {
+        let detail = |text: &str| {
+            let problem = serde_json::to_value(read::<Call>(text.as_bytes()).unwrap_err()).unwrap();
+            problem["detail"].as_str().unwrap().to_owned()
+        };
+        let said = detail("{\"inner\": [{}, {\"max\": \"1\"}]}");
+        assert!(said.starts_with("inner[1].max: invalid type: string \"1\", expected u32"), "{said}");
+        let said = detail("[]");
+        assert!(said.starts_with("invalid type: sequence, expected an object"), "{said}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::Context;
+use clap::ArgGroup;
 use leasehold_store::{Enqueued, NewRequest, Store};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -38,14 +39,15 @@ Examples:
   leasehold enqueue chat - < request.json
   leasehold enqueue chat --file requests.jsonl --route replies > enqueued.jsonl
   echo '{\"payload\":{\"model\":\"m\"},\"id\":\"q-1\",\"deadline\":\"2h\"}' | leasehold enqueue chat --file -")]
+#[command(group = ArgGroup::new("given").required(true))]
 pub(crate) struct Args {
     /// The queue; made at first use
     queue: String,
     /// What is sent, verbatim; - reads it from stdin
-    #[arg(required_unless_present = "file")]
+    #[arg(group = "given")]
     payload: Option<String>,
     /// A JSON object a line; - reads stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "id", "token"])]
+    #[arg(long, value_name = "FILE", group = "given", conflicts_with_all = ["id", "token"])]
     file: Option<PathBuf>,
     /// Names the request; drawn when left out
     #[arg(long)]

@@ -7,6 +7,7 @@ mod line;
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;
+use clap::ArgGroup;
 use jiff::Timestamp;
 use leasehold_store::{NewMessage, Store};
 use serde::Serialize;
@@ -47,14 +48,15 @@ Examples:
 
 Units:
   Durations are written with theirs: 250ms, 30s, 5m, 7d. Times are RFC 3339: 2026-01-31T12:00:00Z.")]
+#[command(group = ArgGroup::new("given").required(true))]
 pub(crate) struct Args {
     /// The queue or topic
     queue: String,
     /// What is sent, verbatim; - reads it from stdin
-    #[arg(required_unless_present = "file")]
+    #[arg(group = "given")]
     body: Option<String>,
     /// A JSON object a line; - reads stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["body", "message_id"])]
+    #[arg(long, value_name = "FILE", group = "given", conflicts_with = "message_id")]
     file: Option<PathBuf>,
     /// The message's id, the key of deduplication; drawn when left out, and then the body is the key
     #[arg(long = "id", value_name = "ID")]
